@@ -74,6 +74,12 @@ def problems(distro, *gpus, host=None, catalog=None, **request):
     return [(problem.code, problem.message, problem.remedy) for problem in made.problems]
 
 
+def texts(found):
+    """Return message and remedy of each problem of a plan, or of `problems`."""
+    parts = [(p["message"], p["remedy"]) if isinstance(p, dict) else p[1:] for p in found]
+    return [text for part in parts for text in part]
+
+
 def picked(made):
     """Return the versions of a plan by component."""
     parts = made["components"]

@@ -76,25 +76,14 @@ def test_the_reason_against_pytorch_names_the_variable_that_a_user_sets():
 
 
 ALONE = {"cuda": "none", "tensorflow": "none"}
-SECURE_BOOT = (
-    "secure-boot: Secure Boot is enabled: the kernel refuses the module that DKMS builds until its signing key is "
-    "enrolled (mokutil --import, confirmed at the console)"
-)
-OLD_470 = "branch-end-of-life: driver branch 470 reached its end of life (2024-07)"
-OLD_550 = "branch-end-of-life: driver branch 550 reached its end of life (2025-04)"
-
-
-def fallback(what: str, distro: str) -> str:
-    offers = f"according to the catalog, NVIDIA's repository for {distro} offers none that fits"
-    return f"source-fallback: {what} is from {distro}'s archive: {offers}"
 
 
 @pytest.mark.parametrize(
-    ("distro", "gpu", "host", "request_", "warnings"),
+    ("distro", "gpu", "host", "request_", "codes"),
     [
         ("ubuntu-22.04", "T4", {}, ALONE, []),
         ("ubuntu-22.04", "T4", {"secure_boot": "disabled"}, ALONE, []),
-        ("ubuntu-22.04", "T4", {"secure_boot": "enabled"}, ALONE, [SECURE_BOOT]),
+        ("ubuntu-22.04", "T4", {"secure_boot": "enabled"}, ALONE, ["secure-boot"]),
         ("ubuntu-22.04", "T4", {"secure_boot": "enabled"}, {**ALONE, "driver": "none"}, []),
         ("ubuntu-22.04", "T4", {}, {**ALONE, "driver_source": "distro"}, []),
         (
@@ -102,97 +91,78 @@ def fallback(what: str, distro: str) -> str:
             "T4",
             {},
             {**ALONE, "driver": "615"},
-            ["new-feature-branch: driver branch 615 is a short-lived new feature branch"],
+            ["new-feature-branch"],
         ),
         (
             "ubuntu-22.04",
             "T4",
             {},
             {**ALONE, "driver": "620"},
-            ["new-feature-branch: driver branch 620 may be a short-lived new feature branch"],
+            ["new-feature-branch"],
         ),
         (
             "ubuntu-22.04",
             "T4",
             {},
             {**ALONE, "driver": "610"},
-            [
-                "new-feature-branch: driver branch 610 is a short-lived new feature branch",
-                "branch-end-of-life: driver branch 610 reached its end of life (2026-08)",
-            ],
+            ["new-feature-branch", "branch-end-of-life"],
         ),
         (
             "ubuntu-22.04",
             "M60",
             {},
             {**ALONE, "driver": "390", "driver_source": "distro"},
-            ["branch-end-of-life: driver branch 390 reached its end of life"],
+            ["branch-end-of-life"],
         ),
-        ("ubuntu-22.04", "K40c", {}, ALONE, [OLD_470, fallback("driver 470", "ubuntu-22.04")]),
+        ("ubuntu-22.04", "K40c", {}, ALONE, ["branch-end-of-life", "source-fallback"]),
         (
             "ubuntu-24.04",
             "K40c",
             {"kernel": "7.0.0-43-generic"},
             {**ALONE, "driver_source": "distro"},
-            [
-                OLD_470,
-                "kernel-newer-than-driver: driver branch 470 is not known to build for kernel 7.0 (newest: 6.11): its "
-                "module may not compile; an older kernel of the distribution is safer",
-            ],
+            ["branch-end-of-life", "kernel-newer-than-driver"],
         ),
         (
             "debian-12",
             "T4",
             {},
             {**ALONE, "driver": "580.126.16"},
-            [
-                "security-floor: driver 580.126.16 has known vulnerabilities: CVE-2026-24187 and others (CVSS 8.8) "
-                "(Flatcar#2155); take 580.159.03 or newer"
-            ],
+            ["security-floor"],
         ),
         (
             "debian-13",
             "V100",
             {},
             {"tensorflow": "none"},
-            [OLD_550, fallback("driver 550", "debian-13"), fallback("CUDA 12.4.1", "debian-13")],
+            ["branch-end-of-life", "source-fallback", "source-fallback"],
         ),
         (
             "debian-13",
             "V100",
             {},
             {"tensorflow": "none", "driver_source": "distro", "cuda_source": "distro"},
-            [OLD_550],
+            ["branch-end-of-life"],
         ),
         (
             "ubuntu-22.04",
             "T4",
             {},
             {"tensorflow": "none", "driver": "580", "cuda": "13.2"},
-            [
-                "minor-version-compatibility: driver 580.178.04 is older than CUDA 13.2.2's own (595.58.03): programs "
-                "run, PTX of this toolkit does not"
-            ],
+            ["minor-version-compatibility"],
         ),
         (
             "ubuntu-22.04",
             "T4",
             {"loaded_driver": "580.95.05"},
             {"tensorflow": "none", "driver": "none", "cuda": "13.2"},
-            [
-                "minor-version-compatibility: driver 580.95.05 is older than CUDA 13.2.2's own (595.58.03): programs "
-                "run, PTX of this toolkit does not"
-            ],
+            ["minor-version-compatibility"],
         ),
         (
             "ubuntu-22.04",
             "T4",
             {},
             {"tensorflow": "none", "driver": "595", "cuda": "13.5"},
-            [
-                "minor-version-compatibility: driver 595.91.07 is older than CUDA 13.5.0's own (newer branch): "
-                "programs run, PTX of this toolkit does not"
-            ],
+            ["minor-version-compatibility"],
         ),
         ("ubuntu-22.04", "T4", {}, {"tensorflow": "none", "driver": "none", "cuda": "13.2"}, []),
         ("ubuntu-22.04", "T4", {}, {"tensorflow": "none", "driver": "580", "cuda": "13.0"}, []),
@@ -219,117 +189,64 @@ def fallback(what: str, distro: str) -> str:
         "the driver of the CUDA",
     ],
 )
-def test_all_warnings_of_a_plan(distro, gpu, host, request_, warnings):
+def test_all_warnings_of_a_plan(distro, gpu, host, request_, codes, snapshot):
     made = plan(distro, gpu, host=host, **request_)
     assert made["ok"], made["problems"]
-    found = [f"{w['code']}: {w['message']}" for w in made["warnings"]]
-    not_read = "repository-not-read: no repository was read; versions are those of the catalog and may not be offered"
-    assert found == [not_read, *warnings]
+    assert warned(made) == ["repository-not-read", *codes]
+    assert not codes or [w["message"] for w in made["warnings"][1:]] == snapshot
 
 
 @pytest.mark.parametrize(
-    ("gpus", "host", "request_", "choice", "because"),
+    ("gpus", "host", "request_", "choice"),
     [
-        (
-            ["T4"],
-            {},
-            ALONE,
-            "595.91.07",
-            "production branch 595, made for CUDA 13.2; open kernel modules: the branch's default for these GPUs",
-        ),
-        (
-            ["B200"],
-            {},
-            {**ALONE, "driver": "590"},
-            "590.48.01",
-            "new feature branch 590, made for CUDA 13.1; open kernel modules: the only flavour that all GPUs accept",
-        ),
-        (
-            ["V100", "T4"],
-            {},
-            ALONE,
-            "580.178.04",
-            "long-term support branch 580, made for CUDA 13.0; proprietary kernel modules: the only flavour that all "
-            "GPUs accept",
-        ),
-        (
-            ["M60"],
-            {},
-            {**ALONE, "driver": "390"},
-            "390.157",
-            "legacy branch 390, made for CUDA 9.1; proprietary kernel modules: the only flavour that all GPUs accept; "
-            "whichever 390 ubuntu-22.04's archive has, 390.157 according to the catalog",
-        ),
-        (
-            ["T4"],
-            {},
-            {**ALONE, "driver": "620"},
-            "620.70.06",
-            "branch 620, made for CUDA 13.5; open kernel modules: the branch's default for these GPUs",
-        ),
-        (
-            ["T4"],
-            {},
-            {**ALONE, "driver_kernel_modules": "proprietary"},
-            "595.91.07",
-            "production branch 595, made for CUDA 13.2; proprietary kernel modules: requested",
-        ),
-        (
-            [],
-            {},
-            {**ALONE, "driver": "580", "expect_gpus": "0"},
-            "580.178.04",
-            "long-term support branch 580, made for CUDA 13.0; open kernel modules: the branch's default, since the "
-            "host has no GPU",
-        ),
-        (
-            ["T4"],
-            {"display": "display at card1"},
-            ALONE,
-            "595.91.07",
-            "production branch 595, made for CUDA 13.2; profile full: display at card1; open kernel modules: the "
-            "branch's default for these GPUs",
-        ),
-        (
-            ["T4"],
-            {},
-            {**ALONE, "driver_profile": "full"},
-            "595.91.07",
-            "production branch 595, made for CUDA 13.2; profile full: requested; open kernel modules: the branch's "
-            "default for these GPUs",
-        ),
-        (
-            ["T4"],
-            {},
-            {"tensorflow": "none", "driver": "580", "cuda": "13.2"},
-            "580.178.04",
-            "long-term support branch 580; open kernel modules: the branch's default for these GPUs",
-        ),
+        (["T4"], {}, ALONE, "595.91.07"),
+        (["B200"], {}, {**ALONE, "driver": "590"}, "590.48.01"),
+        (["V100", "T4"], {}, ALONE, "580.178.04"),
+        (["M60"], {}, {**ALONE, "driver": "390"}, "390.157"),
+        (["T4"], {}, {**ALONE, "driver": "620"}, "620.70.06"),
+        (["T4"], {}, {**ALONE, "driver_kernel_modules": "proprietary"}, "595.91.07"),
+        ([], {}, {**ALONE, "driver": "580", "expect_gpus": "0"}, "580.178.04"),
+        (["T4"], {"display": "display at card1"}, ALONE, "595.91.07"),
+        (["T4"], {}, {**ALONE, "driver_profile": "full"}, "595.91.07"),
+        (["T4"], {}, {"tensorflow": "none", "driver": "580", "cuda": "13.2"}, "580.178.04"),
+    ],
+    ids=[
+        "production branch",
+        "new feature branch",
+        "long-term support branch",
+        "legacy branch of the archive",
+        "kind unknown",
+        "proprietary on request",
+        "no GPU",
+        "display",
+        "full on request",
+        "older than the CUDA",
     ],
 )
-def test_the_reason_for_a_driver_is_its_branch_and_its_kernel_modules(gpus, host, request_, choice, because):
+def test_the_reason_for_a_driver_is_its_branch_and_its_kernel_modules(gpus, host, request_, choice, snapshot):
     made = plan_untried("ubuntu-22.04", *gpus, host=host, **request_)
     assert made["ok"], made["problems"]
-    assert reason(made, "driver") == (choice, because)
+    chosen, because = reason(made, "driver")
+    assert chosen == choice
+    assert because == snapshot
 
 
 @pytest.mark.parametrize(
-    ("scope", "component", "expected"),
+    ("scope", "component", "choice"),
     [
-        ("host", "cuda", ("13.0.3", "")),
-        ("host", "tensorflow", ("2.21.0", "")),
-        ("frameworks", "tensorflow", ("2.21.0", "")),
-        ("frameworks", "cuda", ("none", "not managed (gpu_stack_scope=frameworks): what is installed stays")),
+        ("host", "cuda", "13.0.3"),
+        ("host", "tensorflow", "2.21.0"),
+        ("frameworks", "tensorflow", "2.21.0"),
+        ("frameworks", "cuda", "none"),
         (
             "frameworks",
             "driver",
-            (
-                "none",
-                "not managed (gpu_stack_scope=frameworks): what is installed stays; the loaded driver is 580.95.05",
-            ),
+            "none",
         ),
     ],
 )
-def test_each_component_has_its_choice_and_reason(scope, component, expected):
+def test_each_component_has_its_choice_and_reason(scope, component, choice, snapshot):
     made = plan_untried("ubuntu-22.04", "T4", host={"loaded_driver": "580.95.05"}, scope=scope, driver="none")
-    assert reason(made, component) == expected
+    chosen, because = reason(made, component)
+    assert chosen == choice
+    assert because == snapshot

@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import with_every_lock
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, problems, reason, with_published_run
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, problems, reason, texts, with_published_run
 
 
 def test_pascal_limits_the_cudnn_wheel():
@@ -344,11 +344,6 @@ def test_code_of_a_part_of_the_kernels_is_not_native(gpu, tensorflow, how):
 
 ALONE = {"cuda": "none", "cudnn": "none", "nccl": "none"}
 TENSORFLOW, PYTORCH = {**ALONE, "pytorch": "none"}, {**ALONE, "tensorflow": "none"}
-OLDER = "leave gpu_stack_tensorflow at auto, or set it to an older release"
-NEWER = "leave gpu_stack_tensorflow at auto, or set it to a newer release"
-B200, V100 = "NVIDIA B200 (compute capability 10.0)", "Tesla V100-PCIE-16GB (compute capability 7.0)"
-H200 = "NVIDIA H200 (compute capability 9.0)"
-M60, K40C = "Tesla M60 (compute capability 5.2)", "Tesla K40c (compute capability 3.5)"
 
 
 def with_and_cuda(version, **changes):
@@ -364,82 +359,44 @@ def with_and_cuda(version, **changes):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "version", "brings", "code", "message"),
+    ("gpus", "version", "brings", "code"),
     [
-        (["B200"], "2.19.1", {}, "gpu-too-new", f"brings cuDNN ==9.3.0.75, which has no code for {B200}: @5.0 to 9.0"),
-        (
-            ["V100"],
-            "2.21.0",
-            {"cudnn": ">=9.11"},
-            "gpu-too-old",
-            f"brings cuDNN >=9.11, which has no code for {V100}: @7.5 to 12.1",
-        ),
-        (
-            ["H200"],
-            "2.21.0",
-            {"cudnn": "==9.99"},
-            "gpu-too-old",
-            f"brings cuDNN ==9.99, which has no code for {H200}: @none that is known",
-        ),
-        (
-            ["V100", "B200"],
-            "2.21.0",
-            {"cudnn": "<9.7"},
-            "gpu-too-new",
-            f"brings cuDNN <9.7, which has no code for {B200}: @5.0 to 9.0",
-        ),
-        (
-            ["M60"],
-            "2.16.2",
-            {"nccl": "==2.31.2"},
-            "gpu-too-old",
-            f"brings NCCL 2.31.2, which has no code for {M60}: @6.0 to 12.1",
-        ),
-        (
-            ["H200", "B200"],
-            "2.21.0",
-            {"nccl": "==2.20.3"},
-            "gpu-too-new",
-            f"brings NCCL 2.20.3, which has no code for {B200}: @5.0 to 9.0",
-        ),
-        (
-            ["B200"],
-            "2.21.0",
-            {"cudnn": "<9.7", "nccl": "==2.20.3"},
-            "gpu-too-new",
-            f"brings cuDNN <9.7, which has no code for {B200}: @5.0 to 9.0",
-        ),
-        (
-            ["B200", "V100"],
-            "2.21.0",
-            {"cudnn": ">=9.3,<9.27,!=9.7.*,!=9.8.*,!=9.9.*,!=9.10.*"},
-            "gpu-too-new",
-            f"brings cuDNN >=9.3,<9.27,!=9.7.*,!=9.8.*,!=9.9.*,!=9.10.*, which has no code for {B200}: @7.5 to 12.1",
-        ),
-        (
-            ["M60"],
-            "2.21.0",
-            {},
-            "gpu-too-old",
-            f"has no code for {M60}: its wheel covers 6.0, 7.0, 8.0, 8.9, 9.0 and what is newer than 9.0",
-        ),
+        (["B200"], "2.19.1", {}, "gpu-too-new"),
+        (["V100"], "2.21.0", {"cudnn": ">=9.11"}, "gpu-too-old"),
+        (["H200"], "2.21.0", {"cudnn": "==9.99"}, "gpu-too-old"),
+        (["V100", "B200"], "2.21.0", {"cudnn": "<9.7"}, "gpu-too-new"),
+        (["M60"], "2.16.2", {"nccl": "==2.31.2"}, "gpu-too-old"),
+        (["H200", "B200"], "2.21.0", {"nccl": "==2.20.3"}, "gpu-too-new"),
+        (["B200"], "2.21.0", {"cudnn": "<9.7", "nccl": "==2.20.3"}, "gpu-too-new"),
+        (["B200", "V100"], "2.21.0", {"cudnn": ">=9.3,<9.27,!=9.7.*,!=9.8.*,!=9.9.*,!=9.10.*"}, "gpu-too-new"),
+        (["M60"], "2.21.0", {}, "gpu-too-old"),
+    ],
+    ids=[
+        "cuDNN of an exact version",
+        "cuDNN too new",
+        "cuDNN unknown",
+        "cuDNN of two GPUs",
+        "NCCL too new",
+        "NCCL too old",
+        "cuDNN before NCCL",
+        "cuDNN with exclusions",
+        "the wheel itself",
     ],
 )
-def test_a_tensorflow_without_code_for_a_gpu_is_refused(gpus, version, brings, code, message):
+def test_a_tensorflow_without_code_for_a_gpu_is_refused(gpus, version, brings, code, snapshot):
     catalog = with_and_cuda(version, **brings)
     found = problems("ubuntu-22.04", *gpus, catalog=catalog, tensorflow=version, **TENSORFLOW)
-    message = f"TensorFlow {version} {message.replace('@', 'it covers ')}"
-    expected = (f"{code}-for-tensorflow", message, NEWER if "new" in code else OLDER)
-    assert [problem for problem in found if problem[0] != "mixed-gpus-conflict"] == [expected]
+    found = [problem for problem in found if problem[0] != "mixed-gpus-conflict"]
+    assert [problem[0] for problem in found] == [f"{code}-for-tensorflow"]
+    assert texts(found) == snapshot
 
 
-def test_the_gpu_that_no_build_covers_is_named():
+def test_the_gpu_that_no_build_covers_is_named(snapshot):
     """GTX 1080 needs one of the cuDNN builds that the wheel allows, Tesla K40c has none."""
     found = problems("ubuntu-22.04", "GTX 1080", "K40c", tensorflow="2.21", **TENSORFLOW)
     (message,) = [text for _, text, _ in found if "brings" in text]
-    assert message == (
-        f"TensorFlow 2.21.0 brings cuDNN <10.0,>=9.3.0.75, which has no code for {K40C}: it covers 7.5 to 12.1"
-    )
+    assert "Tesla K40c" in message
+    assert message == snapshot
 
 
 @pytest.mark.parametrize("nccl", [">=2.20.3", "<3.0,>=2.27.7"])
@@ -448,67 +405,30 @@ def test_a_range_of_nccl_is_left_to_pip(nccl):
     assert problems("ubuntu-22.04", "B200", catalog=catalog, tensorflow="2.21", **TENSORFLOW) == []
 
 
-def test_a_tensorflow_without_cuda_wheels_names_the_first_that_has_them():
+def test_a_tensorflow_without_cuda_wheels_names_the_first_that_has_them(snapshot):
     found = problems("ubuntu-22.04", "H200", tensorflow="2.12", tensorflow_cuda_libraries="wheel", **TENSORFLOW)
-    assert found == [
-        (
-            "tensorflow-cuda-mismatch",
-            "TensorFlow 2.12.1 brings no CUDA libraries of its own ([and-cuda] began with 2.14.0)",
-            "set gpu_stack_tensorflow_cuda_libraries=system, or use TensorFlow 2.14 or newer",
-        )
-    ]
-
-
-ANY = "leave gpu_stack_pytorch and gpu_stack_pytorch_cuda at auto, or set gpu_stack_pytorch to"
-BUILDS = "leave gpu_stack_pytorch_cuda at auto, or set gpu_stack_pytorch to one of those releases"
+    assert [problem[0] for problem in found] == ["tensorflow-cuda-mismatch"]
+    assert texts(found) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("gpu", "asked", "code", "message", "remedy"),
+    ("gpu", "asked", "code"),
     [
-        (
-            "V100",
-            {"pytorch": "2.15"},
-            "gpu-dropped-by-cuda",
-            f"PyTorch 2.15.0 for CUDA 13.2 has no code for {V100}: the wheel covers 7.5, 8.0, 8.6, 9.0, 10.0, 12.0",
-            f"{ANY} an older release",
-        ),
-        (
-            "B200",
-            {"pytorch": "2.14", "pytorch_cuda": "12.6"},
-            "gpu-too-new-for-pytorch",
-            f"PyTorch 2.14.1 for CUDA 12.6 has no code for {B200}: the wheel covers 5.0, 6.0, 7.0, 7.5, 8.0, 8.6, 9.0",
-            f"{ANY} a newer release",
-        ),
-        (
-            "M60",
-            {"pytorch": "2.14", "pytorch_cuda": "12.6"},
-            "gpu-dropped-by-cuda",
-            f"PyTorch 2.14.1 for CUDA 12.6 has no code for {M60}: its NCCL 2.29.3 covers 6.0 to 12.1",
-            f"{ANY} an older release",
-        ),
-        (
-            "H200",
-            {"pytorch": "2.15", "pytorch_cuda": "12.9"},
-            "pytorch-cuda-mismatch",
-            "PyTorch 2.15.0 has builds for CUDA 13.0, 13.2, none for CUDA 12.9; those for CUDA 12.9 are of PyTorch "
-            "2.13.0, 2.12.1, 2.11.0, 2.10.0, 2.9.1, 2.8.0",
-            BUILDS,
-        ),
-        (
-            "H200",
-            {"pytorch": "2.15", "pytorch_cuda": "11.1"},
-            "pytorch-cuda-mismatch",
-            "PyTorch 2.15.0 has builds for CUDA 13.0, 13.2, none for CUDA 11.1",
-            BUILDS,
-        ),
+        ("V100", {"pytorch": "2.15"}, "gpu-dropped-by-cuda"),
+        ("B200", {"pytorch": "2.14", "pytorch_cuda": "12.6"}, "gpu-too-new-for-pytorch"),
+        ("M60", {"pytorch": "2.14", "pytorch_cuda": "12.6"}, "gpu-dropped-by-cuda"),
+        ("H200", {"pytorch": "2.15", "pytorch_cuda": "12.9"}, "pytorch-cuda-mismatch"),
+        ("H200", {"pytorch": "2.15", "pytorch_cuda": "11.1"}, "pytorch-cuda-mismatch"),
     ],
+    ids=["dropped", "too new", "dropped by its NCCL", "another CUDA", "no CUDA"],
 )
-def test_a_pytorch_that_does_not_fit_is_refused(gpu, asked, code, message, remedy):
-    assert problems("debian-12", gpu, **PYTORCH, **asked) == [(code, message, remedy)]
+def test_a_pytorch_that_does_not_fit_is_refused(gpu, asked, code, snapshot):
+    found = problems("debian-12", gpu, **PYTORCH, **asked)
+    assert [problem[0] for problem in found] == [code]
+    assert texts(found) == snapshot
 
 
-def test_a_pytorch_whose_cudnn_has_no_code_is_refused():
+def test_a_pytorch_whose_cudnn_has_no_code_is_refused(snapshot):
     catalog = frozen_catalog()
     (release,) = [r for r in catalog.pytorch.releases if r.version == "2.10.0"]
     build = dataclasses.replace(release.builds[0], cudnn="9.11.0.98")
@@ -516,7 +436,7 @@ def test_a_pytorch_whose_cudnn_has_no_code_is_refused():
     catalog = dataclasses.replace(catalog, pytorch=dataclasses.replace(catalog.pytorch, releases=releases))
     ((code, message, _),) = problems("debian-12", "V100", catalog=catalog, pytorch="2.10", **PYTORCH)
     assert code == "gpu-dropped-by-cuda"
-    assert message == f"PyTorch 2.10.0 for CUDA 12.8 has no code for {V100}: its cuDNN 9.11.0.98 covers 7.5 to 12.1"
+    assert message == snapshot
 
 
 @pytest.mark.parametrize(
@@ -569,32 +489,24 @@ def test_the_lock_is_for_a_python_of_the_host(host, asked, lock):
 
 
 @pytest.mark.parametrize(
-    ("distro", "asked", "message"),
+    ("distro", "asked"),
     [
-        (
-            "ubuntu-26.04",
-            {"tensorflow": "2.21"},
-            "TensorFlow 2.21.0 is made for Python 3.10, 3.11, 3.12, 3.13; this host has Python 3.14",
-        ),
-        (
-            "ubuntu-20.04",
-            {"pytorch": "2.10", "tensorflow": "none"},
-            "PyTorch 2.10.0 is made for Python 3.10, 3.11, 3.12, 3.13, 3.14; this host has Python 3.8, 3.9",
-        ),
+        ("ubuntu-26.04", {"tensorflow": "2.21"}),
+        ("ubuntu-20.04", {"pytorch": "2.10", "tensorflow": "none"}),
     ],
+    ids=["TensorFlow", "PyTorch"],
 )
-def test_a_python_without_wheel_is_refused(distro, asked, message):
-    name = "tensorflow" if asked["tensorflow"] != "none" else "pytorch"
-    remedy = f"install one of those Pythons, or set gpu_stack_{name} to another release"
+def test_a_python_without_wheel_is_refused(distro, asked, snapshot):
     found = problems(distro, "H200", **ALONE, **asked)
-    assert found == [("python-not-supported", message, remedy)]
+    assert [problem[0] for problem in found] == ["python-not-supported"]
+    assert texts(found) == snapshot
 
 
-def test_pythons_of_the_cuda_wheels_count():
+def test_pythons_of_the_cuda_wheels_count(snapshot):
     catalog = with_and_cuda("2.21.0", pythons=("3.10",))
-    message = "TensorFlow 2.21.0 with its CUDA libraries is made for Python 3.10; this host has Python 3.12"
     ((code, found, _),) = problems("ubuntu-24.04", "H200", catalog=catalog, tensorflow="2.21", **TENSORFLOW)
-    assert (code, found) == ("python-not-supported", message)
+    assert code == "python-not-supported"
+    assert found == snapshot
     assert plan("ubuntu-24.04", "H200", catalog=catalog, tensorflow="2.21", tensorflow_cuda_libraries="system")["ok"]
 
 
@@ -618,20 +530,16 @@ def test_a_python_for_which_every_package_has_a_wheel_is_preferred(asked, lock):
     assert plan("ubuntu-22.04", "T4", host=host, catalog=catalog, **asked)["components"]["tensorflow"]["lock"] == lock
 
 
-def test_a_tensorflow_whose_wheel_nobody_inspected_is_refused():
+def test_a_tensorflow_whose_wheel_nobody_inspected_is_refused(snapshot):
     catalog = frozen_catalog()
     releases = [
         dataclasses.replace(release, sass=()) if release.version.startswith("2.20") else release
         for release in catalog.tensorflow.releases
     ]
     catalog = dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, releases=tuple(releases)))
-    message = (
-        "TensorFlow 2.20.0 exists (for CUDA 12.5, cuDNN 9.3), but its wheel has not been inspected for GPU "
-        "architectures; inspected ones are 2.21.0, 2.19.1, 2.19.0, 2.18.1"
-    )
-    remedy = "set gpu_stack_tensorflow to one of those, or leave it at auto"
     found = problems("ubuntu-24.04", "H200", catalog=catalog, tensorflow="2.20", **TENSORFLOW)
-    assert found == [("unknown-version", message, remedy)]
+    assert [problem[0] for problem in found] == ["unknown-version"]
+    assert texts(found) == snapshot
 
 
 # What Triton compiles with: pytorch#196977, whose reporter used 2.14 and the Python of Ubuntu 24.04.

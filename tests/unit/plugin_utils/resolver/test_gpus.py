@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
-from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, plan, plan_untried
+from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, plan, plan_untried, texts
 from tests.unit.plugin_utils.resolver.resolver_checker import products, raw
 
 ARCHITECTURES = {c: a["name"] for a in raw("gpu")["architectures"] for c in a["compute_capabilities"]}
@@ -60,23 +60,21 @@ def test_a_compute_capability_alone_describes_a_gpu():
     ],
     ids=["no driver", "new architecture", "vendor"],
 )
-def test_an_unknown_gpu_is_a_problem(gpu):
+def test_an_unknown_gpu_is_a_problem(gpu, snapshot):
     found, findings = identify(HostGpu(GPUS["H200"][0]), gpu)
     assert [g.name for g in found] == ["NVIDIA H200"]
     (problem,) = findings.problems
     assert problem.code == "unknown-gpu"
-    assert problem.message == f"PCI id {gpu.pci_id} at 0000:01:00.0 is not in the catalog"
+    assert problem.message == snapshot
 
 
-def test_a_gpu_of_which_only_the_chip_is_public():
+def test_a_gpu_of_which_only_the_chip_is_public(snapshot):
     """Debian's pci.ids names 10de:3340; its compute capability only a loaded driver tells."""
     found, findings = identify(HostGpu("10de:3340", "0000:01:00.0"))
     assert found == ()
     (problem,) = findings.problems
-    assert (problem.code, problem.message) == (
-        "unknown-gpu",
-        "PCI id 10de:3340 at 0000:01:00.0 is a GB120, whose compute capability no public source names",
-    )
+    assert problem.code == "unknown-gpu"
+    assert problem.message == snapshot
     (gpu,), findings = identify(HostGpu("10de:3340", "0000:01:00.0", "NVIDIA X1", "10.0"))
     assert (gpu.name, findings.problems) == ("NVIDIA X1", [])
 
@@ -100,8 +98,6 @@ def test_expected_gpus(expected, count, found):
     gpus, _ = identify(*devices)
     check_gpu_count(Request(expect_gpus=expected), Host("debian-12", "x86_64", gpus=devices), gpus, findings)
     assert [problem.code for problem in findings.problems] == found
-    if found and count:
-        assert findings.problems[0].message == "found 1 usable NVIDIA GPU(s), expected 2"
 
 
 def test_the_plan_of_a_host_with_an_unknown_gpu():
@@ -123,72 +119,50 @@ def test_a_gpu_that_is_not_in_the_catalog_is_not_missing():
     assert codes(plan("debian-12", "10de:ffff")) == ["unknown-gpu"]
 
 
-SLOTS = "check `lspci -d 10de:` and the slots, or correct gpu_stack_expect_gpus"
-
-
 @pytest.mark.parametrize(
-    ("gpus", "expected", "message", "remedy"),
+    ("gpus", "expected"),
     [
-        (
-            [],
-            "auto",
-            "no NVIDIA GPU was found on the PCI bus; expected at least one",
-            "check `lspci -d 10de:` and the slot, or set gpu_stack_expect_gpus=0 for a host without GPUs",
-        ),
-        ([], "2", "found 0 usable NVIDIA GPU(s), expected 2", SLOTS),
-        (["T4"], "2", "found 1 usable NVIDIA GPU(s), expected 2", SLOTS),
+        ([], "auto"),
+        ([], "2"),
+        (["T4"], "2"),
     ],
+    ids=["none", "none of two", "one of two"],
 )
-def test_what_to_do_about_gpus_that_are_missing(gpus, expected, message, remedy):
-    (problem,) = plan_untried("debian-12", *gpus, expect_gpus=expected)["problems"]
-    assert problem == {"code": "no-gpu", "message": message, "remedy": remedy}
+def test_what_to_do_about_gpus_that_are_missing(gpus, expected, snapshot):
+    made = plan_untried("debian-12", *gpus, expect_gpus=expected)
+    assert codes(made) == ["no-gpu"]
+    assert texts(made["problems"]) == snapshot
 
 
-def test_a_gpu_that_the_catalog_does_not_know_is_not_usable():
+def test_a_gpu_that_the_catalog_does_not_know_is_not_usable(snapshot):
     made = plan_untried("debian-12", "T4", "10de:ffff", expect_gpus="2")
-    assert [(p["code"], p["message"]) for p in made["problems"]] == [
-        ("unknown-gpu", "PCI id 10de:ffff is not in the catalog"),
-        ("no-gpu", "found 1 usable NVIDIA GPU(s), expected 2"),
-    ]
-    assert made["problems"][0]["remedy"] == "add it to catalog/gpu_products.csv, or remove the device"
+    assert codes(made) == ["unknown-gpu", "no-gpu"]
+    assert texts(made["problems"]) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("gpu", "code", "message", "remedy"),
+    ("gpu", "code"),
     [
-        (
-            HostGpu("10de:0a65", "0000:01:00.0"),
-            "gpu-dropped-by-driver",
-            "PCI id 10de:0a65 at 0000:01:00.0 is a GPU from before Fermi: branch 340 was the last driver that "
-            "supported it, and no CUDA of the catalog compiles for it",
-            "remove the device, or leave this host out of the group",
-        ),
-        (
-            HostGpu("1002:0a65", "0000:01:00.0"),
-            "unknown-gpu",
-            "PCI id 1002:0a65 at 0000:01:00.0 is not in the catalog",
-            "add it to catalog/gpu_products.csv, or remove the device",
-        ),
-        (
-            HostGpu("1002:3340"),
-            "unknown-gpu",
-            "PCI id 1002:3340 is not in the catalog",
-            "add it to catalog/gpu_products.csv, or remove the device",
-        ),
+        (HostGpu("10de:0a65", "0000:01:00.0"), "gpu-dropped-by-driver"),
+        (HostGpu("1002:0a65", "0000:01:00.0"), "unknown-gpu"),
+        (HostGpu("1002:3340"), "unknown-gpu"),
     ],
     ids=["before Fermi", "another vendor's, with the number of an old GPU", "another vendor's, with that of a chip"],
 )
-def test_devices_that_no_driver_serves(gpu, code, message, remedy):
+def test_devices_that_no_driver_serves(gpu, code, snapshot):
     found, findings = identify(gpu)
     assert found == ()
-    assert [(p.code, p.message, p.remedy) for p in findings.problems] == [(code, message, remedy)]
+    (problem,) = findings.problems
+    assert problem.code == code
+    assert [problem.message, problem.remedy] == snapshot
 
 
-def test_a_described_host_is_told_which_options_to_add():
+def test_a_described_host_is_told_which_options_to_add(snapshot):
     (problem,) = resolve(load_catalog(), Request(), Host("debian-12", "x86_64", described=True)).problems
-    assert problem.message == "no --gpu was given; expected one for each GPU of the host"
+    assert problem.message == snapshot
     counted = resolve(load_catalog(), Request(expect_gpus="2"), Host("debian-12", "x86_64", described=True, gpus=(T4,)))
-    assert [p.message for p in counted.problems] == ["found 1 usable NVIDIA GPU(s), expected 2"]
+    assert [p.code for p in counted.problems] == ["no-gpu"]
+    assert counted.problems[0].message == snapshot
 
 
 # GTX 1050 Ti and GT 1030 (6 and 3 multiprocessors), T400, RTX 3090. As in tensorflow/tensorflow issues 43104 and 32569.

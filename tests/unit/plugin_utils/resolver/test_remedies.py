@@ -41,17 +41,14 @@ def test_a_tensorflow_that_is_not_known_to_run_comes_after_pytorch(request_, set
     assert [remedy["text"].split(" (")[0] for remedy in made["remedies"]] == [f"set {each}" for each in settings]
 
 
-def test_another_python_is_a_remedy():
+def test_another_python_is_a_remedy(snapshot):
     """What is worked out once for all Pythons of a host must not be what depends on them."""
     made = plan("ubuntu-26.04", "H200", tensorflow="2.21")
     assert codes(made) == ["python-not-supported"]
-    python, fallback = (remedy["text"] for remedy in made["remedies"])
-    assert python.startswith(
-        "install Python 3.13 beside Python 3.14, as python3.13 in /usr/bin or /usr/local/bin (gives"
-    )
-    assert python.endswith("TensorFlow 2.21.0)")
-    assert fallback.startswith("set gpu_stack_tensorflow=auto (gives")
-    assert fallback.endswith("PyTorch 2.15.0)")
+    python, fallback = made["remedies"]
+    assert python["host"] == {"python": ["3.13"]}
+    assert fallback["request"] == {"tensorflow": "auto"}
+    assert [python["text"], fallback["text"]] == snapshot
 
 
 @pytest.mark.parametrize(
@@ -138,24 +135,17 @@ def test_no_remedy_is_a_driver_with_known_vulnerabilities_where_another_fits():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "code", "why"),
+    ("kernel", "code"),
     [
-        (
-            "7.1.7+deb14-amd64",
-            "known-bad",
-            "no NVIDIA driver for debian-13 fits: the kernel module of driver 550.163.01 does not",
-        ),
-        ("6.18.5+deb13-amd64", "driver-too-old-for-cuda", "the newest that fits this host and its kernel 6.18 is 535"),
+        ("7.1.7+deb14-amd64", "known-bad"),
+        ("6.18.5+deb13-amd64", "driver-too-old-for-cuda"),
     ],
 )
-def test_the_kernel_of_the_release_is_a_remedy_for_a_newer_one(kernel, code, why):
+def test_the_kernel_of_the_release_is_a_remedy_for_a_newer_one(kernel, code, snapshot):
     """Not another distribution release: its kernel would be an older one, too."""
     made = plan("debian-13", "V100", host={"kernel": kernel}, catalog=load_catalog())
     assert codes(made) == [code]
-    assert why in made["problems"][0]["message"]
-    assert made["remedies"][0]["text"].startswith(
-        "boot a kernel 6.12, that of debian-13 itself (gives NVIDIA driver 550,"
-    )
+    assert [made["problems"][0]["message"], made["remedies"][0]["text"]] == snapshot
     assert made["remedies"][0]["host"] == {"kernel": ["6.12"]}
     assert plan("debian-13", "V100", host={"kernel": "6.12"}, catalog=load_catalog())["ok"]
 
@@ -272,124 +262,26 @@ def test_all_remedies_in_their_order(distro, gpus, request_, expected):
         assert ("to another host" in remedy["text"]) == ("gpus" in remedy["host"])
 
 
-STACK = "NVIDIA driver 595.91.07, CUDA toolkit 13.2.2, cuDNN 9.28.0.42, NCCL 2.29.7"
-NEW_STACK = "NVIDIA driver 615.71.09, CUDA toolkit 13.4.3, cuDNN 9.28.0.42, NCCL 2.32.3"
-WHERE = "in /usr/bin or /usr/local/bin"
-
-
 @pytest.mark.parametrize(
-    ("distro", "gpus", "host", "request_", "expected"),
+    ("distro", "gpus", "host", "request_"),
     [
-        (
-            "debian-12",
-            ["H200"],
-            {"kernel": "6.1.0-56-amd64"},
-            {"driver_module_source": "prebuilt"},
-            [
-                f"set gpu_stack_driver_module_source=auto (gives {STACK}, TensorFlow 2.21.0)",
-                "enrol a key for the modules of DKMS, or name an enrolled one with gpu_stack_module_signing_key, and "
-                f"set gpu_stack_driver_module_source=dkms (gives {STACK}, TensorFlow 2.21.0)",
-            ],
-        ),
-        (
-            "ubuntu-22.04",
-            ["K40c", "H200", "H200"],
-            {},
-            {},
-            [
-                f"move Tesla K40c to another host (gives {STACK}, TensorFlow 2.21.0)",
-                "move NVIDIA H200 to another host (gives NVIDIA driver 470, CUDA toolkit 11.8.0, cuDNN 8.7.0.84, NCCL "
-                "2.16.2, TensorFlow 2.14.1)",
-            ],
-        ),
-        (
-            "debian-12",
-            [],
-            {},
-            {"cuda": "12.7", "driver": "999"},
-            [
-                "set gpu_stack_driver=620 and gpu_stack_cuda=12.8 and gpu_stack_expect_gpus=0 (gives NVIDIA driver "
-                "620.70.06, CUDA toolkit 12.8.2, cuDNN 9.28.0.42, TensorFlow 2.21.0)",
-            ],
-        ),
-        (
-            "ubuntu-22.04",
-            ["M60"],
-            {},
-            {"cudnn": "9.28"},
-            [
-                'set gpu_stack_cudnn="9.10" (gives NVIDIA driver 580.178.04, CUDA toolkit 12.9.2, cuDNN 9.10.2.21, '
-                "NCCL 2.27.7, TensorFlow 2.16.2)",
-            ],
-        ),
-        (
-            "ubuntu-26.04",
-            ["H200"],
-            {},
-            {"tensorflow": "none", "pytorch": "2.8"},
-            [
-                f"set gpu_stack_pytorch=2.9 (gives {NEW_STACK}, PyTorch 2.9.1)",
-                f"install Python 3.13 beside Python 3.14, as python3.13 {WHERE} (gives {NEW_STACK}, PyTorch 2.8.0)",
-            ],
-        ),
+        ("debian-12", ["H200"], {"kernel": "6.1.0-56-amd64"}, {"driver_module_source": "prebuilt"}),
+        ("ubuntu-22.04", ["K40c", "H200", "H200"], {}, {}),
+        ("debian-12", [], {}, {"cuda": "12.7", "driver": "999"}),
+        ("ubuntu-22.04", ["M60"], {}, {"cudnn": "9.28"}),
+        ("ubuntu-26.04", ["H200"], {}, {"tensorflow": "none", "pytorch": "2.8"}),
         (
             "ubuntu-24.04",
             ["H200"],
             {"pythons": ("3.9",), "default_python": "3.9"},
             {"tensorflow": "none", "pytorch": "2.15"},
-            [
-                f"set gpu_stack_pytorch=2.8 (gives {STACK}, PyTorch 2.8.0)",
-                f"install Python 3.12 beside Python 3.9, as python3.12 {WHERE} (gives {STACK}, PyTorch 2.15.0)",
-            ],
         ),
-        (
-            "ubuntu-24.04",
-            ["H200"],
-            {"pythons": ("3.8",), "default_python": "3.8"},
-            {"tensorflow": "2.21"},
-            [f"install Python 3.12 beside Python 3.8, as python3.12 {WHERE} (gives {STACK}, TensorFlow 2.21.0)"],
-        ),
-        (
-            "ubuntu-24.04",
-            ["H200"],
-            {},
-            {"scope": "frameworks"},
-            [f"set gpu_stack_scope=host (gives {STACK}, TensorFlow 2.21.0)"],
-        ),
-        (
-            "ubuntu-24.04",
-            ["H200"],
-            {"loaded_driver": "470.82.01"},
-            {"scope": "frameworks", "tensorflow": "2.21"},
-            ["set gpu_stack_tensorflow=auto (gives PyTorch 2.7.1)"],
-        ),
-        (
-            "debian-13",
-            ["K40c"],
-            {},
-            {},
-            [
-                "use ubuntu-22.04 (gives NVIDIA driver 470, CUDA toolkit 11.8.0, cuDNN 8.7.0.84, NCCL 2.16.2, "
-                "TensorFlow 2.14.1)",
-            ],
-        ),
-        (
-            "ubuntu-22.04",
-            ["H200"],
-            {},
-            {"driver": "none", "tensorflow": "none", "cuda": "none", "cudnn": "9.28"},
-            ["set gpu_stack_cudnn=auto (installs nothing)"],
-        ),
-        (
-            "debian-13",
-            ["V100"],
-            {"kernel": "7.1.7+deb14-amd64"},
-            {},
-            [
-                "boot a kernel 6.12, that of debian-13 itself (gives NVIDIA driver 550, CUDA toolkit 12.4.1, "
-                "TensorFlow 2.21.0)"
-            ],
-        ),
+        ("ubuntu-24.04", ["H200"], {"pythons": ("3.8",), "default_python": "3.8"}, {"tensorflow": "2.21"}),
+        ("ubuntu-24.04", ["H200"], {}, {"scope": "frameworks"}),
+        ("ubuntu-24.04", ["H200"], {"loaded_driver": "470.82.01"}, {"scope": "frameworks", "tensorflow": "2.21"}),
+        ("debian-13", ["K40c"], {}, {}),
+        ("ubuntu-22.04", ["H200"], {}, {"driver": "none", "tensorflow": "none", "cuda": "none", "cudnn": "9.28"}),
+        ("debian-13", ["V100"], {"kernel": "7.1.7+deb14-amd64"}, {}),
     ],
     ids=[
         "prebuilt",
@@ -406,10 +298,11 @@ WHERE = "in /usr/bin or /usr/local/bin"
         "kernel",
     ],
 )
-def test_what_remedies_say(distro, gpus, host, request_, expected):
+def test_what_remedies_say(distro, gpus, host, request_, snapshot):
     made = plan(distro, *gpus, host=host, **request_)
-    assert [remedy["text"] for remedy in made["remedies"]] == expected
-    assert {problem["remedy"] for problem in made["problems"]} == {"; or ".join(expected)}
+    said = [remedy["text"] for remedy in made["remedies"]]
+    assert said == snapshot
+    assert {problem["remedy"] for problem in made["problems"]} == {"; or ".join(said)}
 
 
 def one_tensorflow(*pythons: str):
