@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve, with_limits
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import plan
@@ -49,13 +50,10 @@ def test_a_name_says_release_build_and_python(name: str, expected: tuple[str, ..
 
 
 @pytest.mark.parametrize("name", ["tensorflow-2.21.0", "jax-0.4-py3.12", "../tensorflow-2.21.0-py3.12", "", "uv"])
-def test_other_names_are_refused(name: str) -> None:
+def test_other_names_are_refused(name: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(locks.UnknownLockError) as error:
         locks.parse(name)
-    assert str(error.value) == (
-        f"{name!r} is not the name of a lock; expected tensorflow-X.Y.Z-pyA.B, tensorflow-X.Y.Z-system-pyA.B, "
-        "tensorflow-X.Y.Z-cudnn-N.M-pyA.B or pytorch-X.Y.Z-cuNNN-pyA.B"
-    )
+    assert str(error.value) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -170,57 +168,40 @@ def test_the_default_lock_is_that_of_pypis_wheel(framework: str, version: str, l
     assert locks.default_lock(frozen_catalog(), framework, version, "3.12", "x86_64") == lock
 
 
-def test_a_pytorch_that_the_catalog_does_not_know_has_no_default_lock() -> None:
+def test_a_pytorch_that_the_catalog_does_not_know_has_no_default_lock(snapshot: SnapshotAssertion) -> None:
     with pytest.raises(locks.UnknownLockError) as error:
         locks.default_lock(frozen_catalog(), "pytorch", "9.9.9", "3.12", "x86_64")
-    assert str(error.value) == "catalog/pytorch.yml has no 9.9.9; set pytorch_env_lock to a lock file of it"
+    assert str(error.value) == snapshot
 
 
-def test_a_missing_lock_is_named_with_the_command_that_makes_it() -> None:
+def test_a_missing_lock_is_named_with_the_command_that_makes_it(snapshot: SnapshotAssertion) -> None:
     lock = locks.parse("pytorch-2.10.0-cu128-py3.12")
     (problem,) = locks.no_lock(with_locks(), lock)
-    assert problem.message == (
-        "the wheels of PyTorch 2.10.0 for Python 3.12 are not locked: there is no pytorch-2.10.0-cu128-py3.12.txt, "
-        "neither among those of gpuhost nor in gpu_stack_locks"
-    )
-    assert problem.remedy == "lock them with `script/lock pytorch-2.10.0-cu128-py3.12`, where an index answers"
+    assert "`script/lock pytorch-2.10.0-cu128-py3.12`" in problem.remedy
+    assert [problem.message, problem.remedy] == snapshot
     assert locks.no_lock(with_locks(lock.file), lock) == []
     assert locks.no_lock(frozen_catalog(), lock) == [], "the frozen catalog has no list of locks"
 
 
-def test_a_release_that_cannot_be_locked_names_the_package() -> None:
+def test_a_release_that_cannot_be_locked_names_the_package(snapshot: SnapshotAssertion) -> None:
     problem = locks.no_wheel(locks.parse("tensorflow-2.15.0-py3.11"), "tensorrt")
-    assert (problem.code, problem.message, problem.remedy) == (
-        "no-wheel",
-        "TensorFlow 2.15.0 pins a tensorrt that has no wheel for Python 3.11, and environments are made of "
-        "wheels alone",
-        "leave gpu_stack_tensorflow at auto, or set it to another release",
-    )
+    assert problem.code == "no-wheel"
+    assert [problem.message, problem.remedy] == snapshot
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name",
     [
-        (
-            "tensorflow-2.21.0-py3.12-aarch64",
-            "tensorflow-2.21.0-py3.12-aarch64: catalog/tensorflow.yml has no such release, CUDA build and Python for "
-            "aarch64; add it there first",
-        ),
-        (
-            "tensorflow-2.21.0-py3.12-x86_64",
-            "tensorflow-2.21.0-py3.12-x86_64: expected no architecture for x86_64, else ",
-        ),
-        (
-            "tensorflow-2.21.0-py3.12-arm64",
-            "tensorflow-2.21.0-py3.12-arm64: expected no architecture for x86_64, else one ",
-        ),
+        "tensorflow-2.21.0-py3.12-aarch64",
+        "tensorflow-2.21.0-py3.12-x86_64",
+        "tensorflow-2.21.0-py3.12-arm64",
     ],
     ids=["without a wheel", "of the unmarked ones", "unknown"],
 )
-def test_a_lock_of_an_architecture_without_wheels_is_not_made(name: str, message: str) -> None:
+def test_a_lock_of_an_architecture_without_wheels_is_not_made(name: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(locks.UnknownLockError) as error:
         locks.recipe(frozen_catalog(), locks.parse(name))
-    assert str(error.value).startswith(message)
+    assert str(error.value) == snapshot
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------

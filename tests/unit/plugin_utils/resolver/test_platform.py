@@ -20,6 +20,7 @@ from tests.unit.plugin_utils.resolver.resolver_cases import (
     plan,
     plan_untried,
     reason,
+    texts,
     with_published_run,
 )
 
@@ -31,19 +32,18 @@ def test_unknown_version_names_neighbours():
 
 
 @pytest.mark.parametrize(
-    ("request_", "meant"),
-    [({"pytorch": "2.1"}, 'gpu_stack_pytorch: "2.10"'), ({"tensorflow": "2.2"}, 'gpu_stack_tensorflow: "2.20"')],
+    "request_",
+    [{"pytorch": "2.1"}, {"tensorflow": "2.2"}],
     ids=["exists only with the zero", "both exist"],
 )
-def test_a_zero_that_yaml_dropped_is_named(request_, meant):
-    messages = [problem["message"] for problem in plan("ubuntu-24.04", "A100", **request_)["problems"]]
-    assert messages[0].endswith(f"write {meant}")
+def test_a_zero_that_yaml_dropped_is_named(request_, snapshot):
+    assert plan("ubuntu-24.04", "A100", **request_)["problems"][0]["message"] == snapshot
 
 
-def test_a_zero_of_a_library_is_named():
+def test_a_zero_of_a_library_is_named(snapshot):
     (problem,) = plan("ubuntu-24.04", "A100", cudnn="9.1", cuda="13.0")["problems"]
     assert problem["code"] == "cudnn-cuda-mismatch"
-    assert problem["message"].endswith('write gpu_stack_cudnn: "9.10"')
+    assert problem["message"] == snapshot
 
 
 def test_system_libraries_select_a_cuda_of_the_wheels_major():
@@ -84,71 +84,33 @@ def test_gpus_that_nothing_serves_together_are_named_with_what_serves_each(distr
     assert re.findall(r"needs (.+?)(?:,|$)", message) == needs
 
 
-def test_gpus_of_which_nothing_serves_one_are_no_mixed_gpus():
+def test_gpus_of_which_nothing_serves_one_are_no_mixed_gpus(snapshot):
     """A GRID K1, whose last driver was of branch 367, gets no plan without the T4 either."""
     made = plan_untried("ubuntu-22.04", "10de:0ff2", "T4", cuda="none", tensorflow="none")
     (problem,) = made["problems"]
     assert problem["code"] == "gpu-dropped-by-driver"
-    assert problem["message"].startswith("no NVIDIA driver for ubuntu-22.04 fits: ")
-    assert "GRID K1 (compute capability 3.0): it no longer supports Kepler GPUs" in problem["message"]
+    assert problem["message"] == snapshot
 
 
 MANY = tuple(f"580.{number}.01" for number in range(126, 136))
 
 
 @pytest.mark.parametrize(
-    ("distro", "offers", "request_", "message", "remedy"),
+    ("distro", "offers", "request_"),
     [
-        (
-            "debian-12",
-            None,
-            {"driver": "545"},
-            "according to the catalog, NVIDIA's repository for debian-12 does not offer NVIDIA driver 545",
-            "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_driver=none",
-        ),
-        (
-            "debian-12",
-            {},
-            {"driver": "545"},
-            "NVIDIA's repository for debian-12 does not offer NVIDIA driver 545; it offers no other either",
-            "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_driver=none",
-        ),
-        (
-            "debian-12",
-            debian_offers(drivers=MANY),
-            {"driver": "545"},
-            "NVIDIA's repository for debian-12 does not offer NVIDIA driver 545; it offers " + ", ".join(MANY[:1:-1]),
-            "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_driver=none",
-        ),
-        (
-            "debian-12",
-            debian_offers(),
-            {"cudnn": "6"},
-            "NVIDIA's repository for debian-12 does not offer cuDNN 6; it offers 9.28.0.42",
-            "leave gpu_stack_cudnn at auto, or set gpu_stack_cudnn=none",
-        ),
-        (
-            "ubuntu-22.04",
-            None,
-            {"driver": "570", "driver_source": "distro"},
-            "according to the catalog, ubuntu-22.04's own archive does not offer NVIDIA driver 570; it offers "
-            "branch 615, branch 595, branch 580, branch 470, branch 390",
-            "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_driver=none",
-        ),
-        (
-            "ubuntu-22.04",
-            None,
-            {"cuda": "12.4", "cuda_source": "distro"},
-            "according to the catalog, ubuntu-22.04's own archive does not offer CUDA toolkit 12.4; it offers 11.5.1",
-            "leave gpu_stack_cuda and gpu_stack_cuda_source at auto, or set gpu_stack_cuda=none",
-        ),
+        ("debian-12", None, {"driver": "545"}),
+        ("debian-12", {}, {"driver": "545"}),
+        ("debian-12", debian_offers(drivers=MANY), {"driver": "545"}),
+        ("debian-12", debian_offers(), {"cudnn": "6"}),
+        ("ubuntu-22.04", None, {"driver": "570", "driver_source": "distro"}),
+        ("ubuntu-22.04", None, {"cuda": "12.4", "cuda_source": "distro"}),
     ],
     ids=["unread", "read, none", "read, the newest eight", "a library", "archive's drivers", "archive's CUDA"],
 )
-def test_what_is_offered_where_the_request_is_not(distro, offers, request_, message, remedy):
+def test_what_is_offered_where_the_request_is_not(distro, offers, request_, snapshot):
     made = plan_untried(distro, "T4", offers=offers, tensorflow="none", **request_)
-    (problem,) = made["problems"]
-    assert (problem["code"], problem["message"], problem["remedy"]) == ("not-in-repository", message, remedy)
+    assert codes(made) == ["not-in-repository"]
+    assert texts(made["problems"]) == snapshot
 
 
 # The choice ---------------------------------------------------------------------------------------------------------
@@ -276,99 +238,57 @@ def test_a_tensorflow_with_the_systems_libraries_finds_cuda_and_cudnn(offers, re
 @pytest.mark.parametrize(
     ("loaded", "tensorflow", "cuda"),
     [(None, "2.21.0", "13.5.0"), ("580.95.05", "2.21.0", "13.0.3"), ("535.309.01", "2.21.0", "12.2.2")],
+    ids=["no driver", "580", "535"],
 )
-def test_the_toolkit_is_made_for_the_driver_that_stays(loaded, tensorflow, cuda):
+def test_the_toolkit_is_made_for_the_driver_that_stays(loaded, tensorflow, cuda, snapshot):
     made = plan("ubuntu-22.04", "A100", driver="none", host={"loaded_driver": loaded})
     assert made["ok"], made["problems"]
     assert (picked(made)["tensorflow"], picked(made)["cuda"]) == (tensorflow, cuda)
-    stays = f"; the loaded driver is {loaded}" if loaded else ""
-    assert reason(made, "driver") == (
-        "none",
-        f"not managed (gpu_stack_driver=none): what is installed stays{stays}",
-    )
+    chosen, because = reason(made, "driver")
+    assert chosen == "none"
+    assert because == snapshot
 
 
-def test_a_host_without_gpus_gets_a_driver_only_on_request():
+def test_a_host_without_gpus_gets_a_driver_only_on_request(snapshot):
     made = plan("ubuntu-22.04", expect_gpus="0", tensorflow="none")
-    why = "the host has no GPU; set gpu_stack_driver to a version to install one nevertheless"
-    assert (picked(made)["driver"], reason(made, "driver")) == (None, ("none", why))
+    assert picked(made)["driver"] is None
+    assert reason(made, "driver")[1] == snapshot
     made = plan("ubuntu-22.04", expect_gpus="0", tensorflow="none", driver="580")
     assert picked(made)["driver"] == "580.178.04"
 
 
 # Conflicts ----------------------------------------------------------------------------------------------------------
 
-AT_AUTO = "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_cuda to an older release"
-ADMINISTRATOR = "ask the machine's administrator for such a driver, or set gpu_stack_scope=host"
 FEW = {"tensorflow": "none"}
 
 
 @pytest.mark.parametrize(
-    ("distro", "gpu", "host", "request_", "message", "remedy"),
+    ("distro", "gpu", "host", "request_"),
     [
-        (
-            "ubuntu-22.04",
-            "A100",
-            {},
-            {"driver": "470", "cuda": "12.4", **FEW},
-            "CUDA 12.4.1 needs driver 525.60.13 or newer; the requested driver is 470",
-            AT_AUTO,
-        ),
-        (
-            "ubuntu-22.04",
-            "A100",
-            {"loaded_driver": "470.256.02"},
-            {"driver": "none", "cuda": "12.4", **FEW},
-            "CUDA 12.4.1 needs driver 525.60.13 or newer; the loaded driver is 470.256.02",
-            AT_AUTO,
-        ),
-        (
-            "ubuntu-22.04",
-            "A100",
-            {"loaded_driver": "390.157"},
-            {"scope": "frameworks"},
-            "TensorFlow 2.21.0 with its CUDA 12 libraries needs driver 525.60.13 or newer; the loaded "
-            "driver is 390.157",
-            ADMINISTRATOR,
-        ),
-        (
-            "ubuntu-22.04",
-            "A100",
-            {"loaded_driver": "390.157"},
-            {"scope": "frameworks", "pytorch": "2.9", **FEW},
-            "PyTorch 2.9.1 needs driver 525.60.13 or newer; the loaded driver is 390.157",
-            ADMINISTRATOR,
-        ),
-        (
-            "ubuntu-22.04",
-            "A100",
-            {},
-            {"driver": "470", "cuda_source": "distro", **FEW},
-            "ubuntu-22.04's own CUDA 11.5.1 needs driver 495 or newer; the requested driver is 470",
-            AT_AUTO,
-        ),
+        ("ubuntu-22.04", "A100", {}, {"driver": "470", "cuda": "12.4", **FEW}),
+        ("ubuntu-22.04", "A100", {"loaded_driver": "470.256.02"}, {"driver": "none", "cuda": "12.4", **FEW}),
+        ("ubuntu-22.04", "A100", {"loaded_driver": "390.157"}, {"scope": "frameworks"}),
+        ("ubuntu-22.04", "A100", {"loaded_driver": "390.157"}, {"scope": "frameworks", "pytorch": "2.9", **FEW}),
+        ("ubuntu-22.04", "A100", {}, {"driver": "470", "cuda_source": "distro", **FEW}),
         (
             "debian-12",
             "T4",
             {"kernel": "7.1.0-1", "offers": debian_offers(drivers=("580.126.16",))},
             {"cuda": "13.2", **FEW},
-            "CUDA 13.2.1 needs driver 580.65.06 or newer; the newest that fits this host and its kernel 7.1 is 535",
-            AT_AUTO,
         ),
         (
             "debian-12",
             "T4",
             {"kernel": "6.1.0-1", "offers": debian_offers(drivers=("575.57.08",))},
             {"cuda": "13.2", "driver_source": "nvidia", **FEW},
-            "CUDA 13.2.1 needs driver 580.65.06 or newer; the newest that fits this host is 575.57.08",
-            AT_AUTO,
         ),
     ],
     ids=["requested", "loaded", "TensorFlow", "PyTorch", "the archive's CUDA", "the kernel", "the repository"],
 )
-def test_a_driver_that_is_too_old(distro, gpu, host, request_, message, remedy):
-    (problem,) = plan_untried(distro, gpu, host=host, **request_)["problems"]
-    assert problem == {"code": "driver-too-old-for-cuda", "message": message, "remedy": remedy}
+def test_a_driver_that_is_too_old(distro, gpu, host, request_, snapshot):
+    made = plan_untried(distro, gpu, host=host, **request_)
+    assert codes(made) == ["driver-too-old-for-cuda"]
+    assert texts(made["problems"]) == snapshot
 
 
 def test_a_driver_that_is_too_old_for_the_toolkit_is_no_problem_of_a_tensorflow_that_finds_it():
@@ -385,54 +305,36 @@ def test_a_toolkit_before_cuda_11_needs_the_driver_that_it_was_released_with(loa
 
 
 @pytest.mark.parametrize(
-    ("gpu", "request_", "found", "remedy"),
+    ("gpu", "request_"),
     [
-        (
-            "A100",
-            {"cuda": "none"},
-            "TensorFlow 2.21.0 was built for CUDA 12.5: with the system's libraries it loads libcudart.so.12 when it "
-            "starts, and without that file it runs without the GPUs; the plan has no CUDA toolkit",
-            "set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cuda=12.5",
-        ),
-        (
-            "A100",
-            {"cuda": "12.1", "tensorflow": "2.18"},
-            "TensorFlow 2.18.1 was built for CUDA 12.5: with the system's libraries it loads libcudart.so.12 when it "
-            "starts, and without that file it runs without the GPUs; CUDA 12.1.1 brings libcudart.so.12 of an older "
-            "release",
-            "set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cuda=12.5",
-        ),
-        (
-            "A100",
-            {"cuda": "12.1", "tensorflow": "2.12"},
-            "TensorFlow 2.12.1 was built for CUDA 11.8: with the system's libraries it loads libcudart.so.11.0 when it "
-            "starts, and without that file it runs without the GPUs; CUDA 12.1.1 brings libcudart.so.12",
-            "set gpu_stack_cuda=11.8, or gpu_stack_tensorflow to a release that was built for another CUDA",
-        ),
+        ("A100", {"cuda": "none"}),
+        ("A100", {"cuda": "12.1", "tensorflow": "2.18"}),
+        ("A100", {"cuda": "12.1", "tensorflow": "2.12"}),
     ],
+    ids=["no toolkit", "older release", "another major"],
 )
-def test_a_tensorflow_without_the_cuda_that_it_loads(gpu, request_, found, remedy):
-    (problem,) = plan_untried("ubuntu-22.04", gpu, tensorflow_cuda_libraries="system", **request_)["problems"]
-    assert problem == {"code": "tensorflow-cuda-mismatch", "message": found, "remedy": remedy}
+def test_a_tensorflow_without_the_cuda_that_it_loads(gpu, request_, snapshot):
+    made = plan_untried("ubuntu-22.04", gpu, tensorflow_cuda_libraries="system", **request_)
+    assert codes(made) == ["tensorflow-cuda-mismatch"]
+    assert texts(made["problems"]) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("distro", "gpu", "host", "request_", "message"),
+    ("distro", "gpu", "host", "request_"),
     [
-        ("debian-13", "K40c", {}, {"cuda": "none"}, "no NVIDIA driver for debian-13 fits: driver branch 610 does not"),
-        ("ubuntu-24.04", "M60", {}, {"cuda": "13", "driver": "580"}, "CUDA 13.5 cannot compile for Tesla M60"),
-        ("ubuntu-24.04", "H100", {}, {"cuda": "11"}, "NVIDIA's repository for ubuntu-24.04 does not offer CUDA 11.8.0"),
+        ("debian-13", "K40c", {}, {"cuda": "none"}),
+        ("ubuntu-24.04", "M60", {}, {"cuda": "13", "driver": "580"}),
+        ("ubuntu-24.04", "H100", {}, {"cuda": "11"}),
         (
             "debian-12",
             "T4",
             {"kernel": "7.1.0", "offers": debian_offers(drivers=("580.126.16",))},
             {"driver": "580", "driver_source": "nvidia"},
-            "the kernel module of driver 580.126.16 does not build for kernel 7.1",
         ),
     ],
     ids=["no driver", "the GPU", "the repository", "the kernel"],
 )
-def test_the_problems_are_those_of_the_candidate_that_is_closest(distro, gpu, host, request_, message):
+def test_the_problems_are_those_of_the_candidate_that_is_closest(distro, gpu, host, request_, snapshot):
     made = plan_untried(distro, gpu, host=host, tensorflow="none", **request_)
-    assert message in made["problems"][0]["message"]
     assert len(made["problems"]) == 1
+    assert made["problems"][0]["message"] == snapshot

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, plan, problems
+from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, plan, problems, texts
 
 DISTROS = sorted(frozen_catalog().distros)
 
@@ -19,7 +19,6 @@ def test_the_toolkit_package_depends_on_no_driver(distro):
 
 
 FEW = {"tensorflow": "none", "cudnn": "none", "nccl": "none"}
-NEWER = "set gpu_stack_cuda to a newer release, or leave it at auto"
 
 
 def with_toolkits(**limits):
@@ -60,23 +59,18 @@ def test_a_release_that_only_the_repository_knows_is_taken():
 @pytest.mark.parametrize(
     ("glibc", "newer"), [("2.40", None), ("2.40.9000", None), ("2.41", "13.0"), ("2.41.9000", "13.0"), ("2.42", "13.2")]
 )
-def test_a_newer_glibc_is_refused_with_the_toolkit_that_reads_its_headers(glibc, newer):
+def test_a_newer_glibc_is_refused_with_the_toolkit_that_reads_its_headers(glibc, newer, snapshot):
     """The series counts, also of a snapshot such as 2.41.9000."""
-    message = (
-        f"the compiler of CUDA 12.9 cannot read the headers of this host's glibc {glibc}: "
-        f"it works with glibc 2.40 and older; CUDA {newer} and newer can"
-    )
     found = problems("ubuntu-24.04", "A100", host={"glibc": glibc}, cuda="12.9", **FEW)
-    assert found == ([("host-toolchain-mismatch", message, NEWER)] if newer else [])
+    assert [problem[0] for problem in found] == (["host-toolchain-mismatch"] if newer else [])
+    assert not newer or f"CUDA {newer} and newer can" in found[0][1]
+    assert not newer or texts(found) == snapshot
 
 
-def test_a_glibc_that_no_toolkit_reads_has_no_hint():
-    message = (
-        "the compiler of CUDA 13.2 cannot read the headers of this host's glibc 2.39: "
-        "it works with glibc 2.38 and older"
-    )
+def test_a_glibc_that_no_toolkit_reads_has_no_hint(snapshot):
     found = problems("ubuntu-24.04", "A100", catalog=with_toolkits(max_glibc="2.38"), cuda="13.2", **FEW)
-    assert found == [("host-toolchain-mismatch", message, "use an older distribution release")]
+    assert [problem[0] for problem in found] == ["host-toolchain-mismatch"]
+    assert texts(found) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -101,67 +95,45 @@ def test_the_newest_compiler_that_nvcc_works_with(distro, gcc, cuda, compilers):
     assert made["components"]["cuda"]["host_compilers"] == compilers
 
 
-def test_a_toolkit_without_a_compiler_is_refused():
-    message = "the compiler of CUDA 13.2 works with gcc up to 10; the host has 12 and debian-12 offers 11, 12"
+def test_a_toolkit_without_a_compiler_is_refused(snapshot):
     found = problems("debian-12", "A100", catalog=with_toolkits(max_gcc=10), cuda="13.2", **FEW)
-    assert found == [("host-toolchain-mismatch", message, NEWER)]
-
-
-ONE = "set gpu_stack_cuda to one of those, or leave it at auto"
+    assert [problem[0] for problem in found] == ["host-toolchain-mismatch"]
+    assert texts(found) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("gpu", "cuda", "message"),
+    ("gpu", "cuda"),
     [
-        ("GTX 1080", "13.2", "NVIDIA GeForce GTX 1080 (compute capability 6.1)@7.5 to 12.1; CUDA 8.0 to 12.9 can"),
-        ("B200", "12.6", "NVIDIA B200 (compute capability 10.0)@5.0 to 9.0; CUDA 12.8 to 13.5 can"),
+        ("GTX 1080", "13.2"),
+        ("B200", "12.6"),
     ],
 )
-def test_a_toolkit_that_does_not_compile_for_a_gpu_names_those_that_do(gpu, cuda, message):
-    text = f"CUDA {cuda} cannot compile for {message.replace('@', ': it covers compute capability ')}"
-    assert problems("ubuntu-24.04", gpu, cuda=cuda, **FEW) == [("gpu-dropped-by-cuda", text, ONE)]
+def test_a_toolkit_that_does_not_compile_for_a_gpu_names_those_that_do(gpu, cuda, snapshot):
+    found = problems("ubuntu-24.04", gpu, cuda=cuda, **FEW)
+    assert [problem[0] for problem in found] == ["gpu-dropped-by-cuda"]
+    assert texts(found) == snapshot
 
 
-def test_a_gpu_that_no_toolkit_compiles_for():
-    message = (
-        "CUDA 13.2 cannot compile for NVIDIA H200 (compute capability 9.0): it covers compute capability 7.5 to 8.0; "
-        "no CUDA of the catalog can"
-    )
+def test_a_gpu_that_no_toolkit_compiles_for(snapshot):
     catalog = with_toolkits(compute_capabilities=("7.5", "8.0"))
     found = problems("ubuntu-24.04", "H200", catalog=catalog, cuda="13.2", **FEW)
-    assert found == [("gpu-dropped-by-cuda", message, "remove the GPU, or set gpu_stack_cuda=none")]
+    assert [problem[0] for problem in found] == ["gpu-dropped-by-cuda"]
+    assert texts(found) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("distro", "offers", "cuda", "message"),
+    ("distro", "offers", "cuda"),
     [
-        (
-            "debian-12",
-            None,
-            "12.2",
-            "according to the catalog, NVIDIA's repository for debian-12 does not offer CUDA 12.2.2 "
-            "(cuda-toolkit-12-2); it offers 13.5, 13.4, 13.3, 13.2, 13.1, 13.0, 12.9, 12.8, ...",
-        ),
-        (
-            "ubuntu-20.04",
-            None,
-            "13.0",
-            "according to the catalog, NVIDIA's repository for ubuntu-20.04 does not offer CUDA 13.0.3 "
-            "(cuda-toolkit-13-0); it offers 12.9, 12.8, 12.6, 12.5, 12.4, 12.3, 12.2, 12.1, ...",
-        ),
-        (
-            "debian-12",
-            debian_offers(),
-            "12.9",
-            "NVIDIA's repository for debian-12 does not offer CUDA 12.9.2 (cuda-toolkit-12-9); it offers 13.2.1, "
-            "13.0.2",
-        ),
+        ("debian-12", None, "12.2"),
+        ("ubuntu-20.04", None, "13.0"),
+        ("debian-12", debian_offers(), "12.9"),
     ],
+    ids=["unread", "unread, of another distribution", "read"],
 )
-def test_a_toolkit_that_is_not_offered_is_refused(distro, offers, cuda, message):
+def test_a_toolkit_that_is_not_offered_is_refused(distro, offers, cuda, snapshot):
     found = problems(distro, "A100", host={"offers": offers}, driver="none", cuda=cuda, **FEW)
-    remedy = "set gpu_stack_cuda to one that it offers, or leave it at auto"
-    assert found == [("not-in-repository", message, remedy)]
+    assert [problem[0] for problem in found] == ["not-in-repository"]
+    assert texts(found) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -176,6 +148,4 @@ def test_the_driver_that_a_toolkit_was_released_with(cuda, loaded, own):
     """Where none is recorded, as of 12.9.2, it is the newest of the series."""
     made = plan("debian-12", "A100", driver="none", host={"loaded_driver": loaded}, cuda=cuda, **FEW)
     (message,) = [w["message"] for w in made["warnings"] if w["code"] == "minor-version-compatibility"]
-    assert message == (
-        f"driver {loaded} is older than CUDA {cuda}'s own ({own}): programs run, PTX of this toolkit does not"
-    )
+    assert f"CUDA {cuda}'s own ({own})" in message

@@ -12,7 +12,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, debian_offers, picked, plan, plan_untried
+from tests.unit.plugin_utils.resolver.resolver_cases import (
+    GPUS,
+    codes,
+    debian_offers,
+    picked,
+    plan,
+    plan_untried,
+    texts,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +66,7 @@ def test_cached_candidates_depend_on_the_requested_kernel_modules():
         assert expected in [package.split("=")[0] for package in made.components.driver.packages]
 
 
-def test_an_archive_without_the_requested_modules_is_a_problem():
+def test_an_archive_without_the_requested_modules_is_a_problem(snapshot):
     catalog = frozen_catalog()
     distro = catalog.distros["ubuntu-24.04"]
     drivers = tuple(dataclasses.replace(d, proprietary=()) for d in distro.distro_drivers if d.branch == "580")
@@ -67,10 +75,7 @@ def test_an_archive_without_the_requested_modules_is_a_problem():
     host = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),))
     (problem,) = plan_once(dataclasses.replace(catalog, distros=distros), request, host).problems
     assert problem.code == "not-in-repository"
-    assert problem.message == (
-        "according to the catalog, ubuntu-24.04's own archive does not offer driver branch 580 with the proprietary "
-        "kernel modules; it offers open"
-    )
+    assert problem.message == snapshot
 
 
 DISTROS = sorted(frozen_catalog().distros)
@@ -291,16 +296,11 @@ def test_a_driver_is_taken_if_all_of_its_packages_are_offered(request_, expected
     assert made["components"]["driver"]["packages"] == expected
 
 
-def test_packages_of_a_driver_that_are_not_offered_are_named():
+def test_packages_of_a_driver_that_are_not_offered_are_named(snapshot):
     made = plan_untried("debian-12", "T4", offers=UNEVEN, driver="595.71.05", **ALONE)
     assert made["components"]["driver"]["packages"] == ["nvidia-driver-cuda=595.71.05-1"]
-    (problem,) = made["problems"]
-    assert problem == {
-        "code": "not-in-repository",
-        "message": "NVIDIA's repository for debian-12 does not offer driver 595.71.05 (nvidia-kernel-open-dkms); it "
-        "offers 595.71.05, 580.126.16",
-        "remedy": "set gpu_stack_driver to one that it offers, or leave it at auto",
-    }
+    assert codes(made) == ["not-in-repository"]
+    assert texts(made["problems"]) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -336,147 +336,23 @@ def test_of_an_archives_driver_the_plan_has_the_branch():
     assert driver["packages"] == ["nvidia-headless-580-server-open", "nvidia-utils-580-server"]
 
 
-ONE_OF_THOSE = "set gpu_stack_driver to one of those branches, or leave it at auto"
-AT_AUTO = "leave gpu_stack_driver_kernel_modules at auto"
-ANOTHER = "set gpu_stack_driver or gpu_stack_driver_source to another branch or source, or leave both at auto"
-OTHER_BRANCH = "leave gpu_stack_driver_kernel_modules at auto, or set gpu_stack_driver to another branch"
-
-
 @pytest.mark.parametrize(
-    ("gpus", "request_", "refusals"),
+    ("gpus", "request_", "refused"),
     [
-        (
-            ["B300"],
-            {"driver": "570"},
-            [
-                (
-                    "gpu-too-new-for-driver",
-                    "driver branch 570 does not support NVIDIA B300 SXM6 AC (compute capability 10.3): it is older "
-                    "than this GPU; branches 580 to 620 support it",
-                    ONE_OF_THOSE,
-                )
-            ],
-        ),
-        (
-            ["T4", "K40c"],
-            {"driver": "580"},
-            [
-                (
-                    "gpu-dropped-by-driver",
-                    "driver branch 580 does not support Tesla K40c (compute capability 3.5): it no longer supports "
-                    "Kepler GPUs; branches 390 to 470 support it",
-                    ONE_OF_THOSE,
-                )
-            ],
-        ),
-        (
-            ["10de:06c0"],
-            {"driver": "470", "driver_source": "distro"},
-            [
-                (
-                    "gpu-dropped-by-driver",
-                    "driver branch 470 does not support GeForce GTX 480 (compute capability 2.0): it no longer "
-                    "supports Fermi GPUs; branch 390 supports it",
-                    ONE_OF_THOSE,
-                )
-            ],
-        ),
-        (
-            ["10de:0ff2"],
-            {"driver": "390", "driver_source": "distro"},
-            [
-                (
-                    "gpu-dropped-by-driver",
-                    "driver branch 390 does not support GRID K1 (compute capability 3.0): it no longer supports Kepler "
-                    "GPUs; no branch of the catalog supports it",
-                    "remove the GPU",
-                )
-            ],
-        ),
-        (
-            ["M60"],
-            {"driver": "615"},
-            [
-                (
-                    "gpu-dropped-by-driver",
-                    "driver branch 615 does not support Tesla M60 (compute capability 5.2): it no longer supports "
-                    "Maxwell GPUs; branches 390 to 580 support it",
-                    ONE_OF_THOSE,
-                ),
-                (
-                    "gpu-dropped-by-driver",
-                    "driver branch 615 has no proprietary kernel modules here, and Tesla M60 (compute capability 5.2) "
-                    "requires them",
-                    ANOTHER,
-                ),
-            ],
-        ),
+        (["B300"], {"driver": "570"}, ["gpu-too-new-for-driver"]),
+        (["T4", "K40c"], {"driver": "580"}, ["gpu-dropped-by-driver"]),
+        (["10de:06c0"], {"driver": "470", "driver_source": "distro"}, ["gpu-dropped-by-driver"]),
+        (["10de:0ff2"], {"driver": "390", "driver_source": "distro"}, ["gpu-dropped-by-driver"]),
+        (["M60"], {"driver": "615"}, ["gpu-dropped-by-driver", "gpu-dropped-by-driver"]),
         (
             ["T4", "B200"],
             {"driver": "470", "driver_source": "distro"},
-            [
-                (
-                    "gpu-too-new-for-driver",
-                    "driver branch 470 does not support NVIDIA B200 (compute capability 10.0): it is older than this "
-                    "GPU; branches 570 to 620 support it",
-                    ONE_OF_THOSE,
-                ),
-                (
-                    "gpu-too-new-for-driver",
-                    "driver branch 470 has no open kernel modules here, and NVIDIA B200 (compute capability 10.0) "
-                    "requires them",
-                    ANOTHER,
-                ),
-            ],
+            ["gpu-too-new-for-driver", "gpu-too-new-for-driver"],
         ),
-        (
-            ["T4", "B200"],
-            {"driver": "595", "driver_kernel_modules": "proprietary"},
-            [
-                (
-                    "gpu-too-new-for-driver",
-                    "the proprietary kernel modules do not drive NVIDIA B200 (compute capability 10.0): from Blackwell "
-                    "on only the open ones work",
-                    AT_AUTO,
-                )
-            ],
-        ),
-        (
-            ["T4", "V100", "M60"],
-            {"driver": "580", "driver_kernel_modules": "open"},
-            [
-                (
-                    "gpu-dropped-by-driver",
-                    "the open kernel modules do not drive Tesla V100-PCIE-16GB (compute capability 7.0), Tesla M60 "
-                    "(compute capability 5.2): they need a Turing GPU or a newer one",
-                    AT_AUTO,
-                )
-            ],
-        ),
-        (
-            ["T4"],
-            {"driver": "470", "driver_source": "distro", "driver_kernel_modules": "open"},
-            [
-                (
-                    "unknown-version",
-                    "driver branch 470 has no open kernel modules, only proprietary ones",
-                    OTHER_BRANCH,
-                )
-            ],
-        ),
-        (
-            ["V100", "B200", "M60"],
-            {"driver": "580"},
-            [
-                (
-                    "mixed-gpus-conflict",
-                    "NVIDIA B200 (compute capability 10.0) works only with the open kernel modules, Tesla "
-                    "V100-PCIE-16GB (compute capability 7.0), Tesla M60 (compute capability 5.2) only with the "
-                    "proprietary ones; a host loads one flavour",
-                    "move the older or the newer GPUs to another host",
-                )
-            ],
-        ),
+        (["T4", "B200"], {"driver": "595", "driver_kernel_modules": "proprietary"}, ["gpu-too-new-for-driver"]),
+        (["T4", "V100", "M60"], {"driver": "580", "driver_kernel_modules": "open"}, ["gpu-dropped-by-driver"]),
+        (["T4"], {"driver": "470", "driver_source": "distro", "driver_kernel_modules": "open"}, ["unknown-version"]),
+        (["V100", "B200", "M60"], {"driver": "580"}, ["mixed-gpus-conflict"]),
     ],
     ids=[
         "older than the GPU",
@@ -491,9 +367,10 @@ OTHER_BRANCH = "leave gpu_stack_driver_kernel_modules at auto, or set gpu_stack_
         "both",
     ],
 )
-def test_a_driver_is_refused_with_what_it_supports(gpus, request_, refusals):
-    problems = plan_untried("ubuntu-22.04", *gpus, **request_, **ALONE)["problems"]
-    assert [(p["code"], p["message"], p["remedy"]) for p in problems] == refusals
+def test_a_driver_is_refused_with_what_it_supports(gpus, request_, refused, snapshot):
+    made = plan_untried("ubuntu-22.04", *gpus, **request_, **ALONE)
+    assert codes(made) == refused
+    assert texts(made["problems"]) == snapshot
 
 
 def with_first_drivers(*rules: FirstDriver) -> Catalog:
@@ -525,31 +402,19 @@ def test_auto_takes_the_modules_that_know_all_gpus(gpus, request_, version, modu
 
 
 @pytest.mark.parametrize(
-    ("modules", "driver", "message"),
+    ("modules", "driver"),
     [
-        (
-            "open",
-            "570.86.10",
-            "driver 570.86.10 does not know Tesla T4 (compute capability 7.5) with the open kernel modules: drivers "
-            "570.124.06, 580.95.05 and newer ones of their branches do, and every branch after 580",
-        ),
-        (
-            None,
-            "575",
-            "driver 575.57.08 does not know Tesla T4 (compute capability 7.5): drivers 570.124.06, 580.95.05 and newer "
-            "ones of their branches do, and every branch after 580",
-        ),
+        ("open", "570.86.10"),
+        (None, "575"),
     ],
+    ids=["open modules", "either"],
 )
-def test_a_driver_that_does_not_know_a_gpu_is_refused(modules, driver, message):
+def test_a_driver_that_does_not_know_a_gpu_is_refused(modules, driver, snapshot):
     catalog = with_first_drivers(FirstDriver(("570.124.06", "580.95.05"), ("1eb8",), modules))
     asked = {"driver": driver, "driver_source": "nvidia", "driver_kernel_modules": modules or "auto", **ALONE}
-    (problem,) = plan_untried("ubuntu-22.04", "T4", catalog=catalog, **asked)["problems"]
-    assert problem == {
-        "code": "gpu-too-new-for-driver",
-        "message": message,
-        "remedy": "set gpu_stack_driver to one of those, or leave it at auto",
-    }
+    made = plan_untried("ubuntu-22.04", "T4", catalog=catalog, **asked)
+    assert codes(made) == ["gpu-too-new-for-driver"]
+    assert texts(made["problems"]) == snapshot
 
 
 def test_the_branches_that_support_a_gpu_are_those_with_a_version_that_knows_it():
@@ -570,17 +435,13 @@ def test_the_last_branch_for_a_gpu_supports_it(driver, ok):
 
 
 @pytest.mark.parametrize(
-    ("distro", "offers"),
-    [("debian-13", "620, 615, 610, 595, 590"), ("ubuntu-20.04", "575, 570, 565, 560, 555, 550, 545, 535, ...")],
+    "distro",
+    ["debian-13", "ubuntu-20.04"],
 )
-def test_a_branch_beyond_the_limits_is_refused_with_those_within(distro, offers):
-    (problem,) = plan_untried(distro, "T4", driver="580", driver_source="nvidia", **ALONE)["problems"]
-    assert problem == {
-        "code": "not-in-repository",
-        "message": f"according to the catalog, NVIDIA's repository for {distro} does not offer driver branch 580; it "
-        f"offers {offers}",
-        "remedy": "set gpu_stack_driver to one that it offers, or leave it at auto",
-    }
+def test_a_branch_beyond_the_limits_is_refused_with_those_within(distro, snapshot):
+    made = plan_untried(distro, "T4", driver="580", driver_source="nvidia", **ALONE)
+    assert codes(made) == ["not-in-repository"]
+    assert texts(made["problems"]) == snapshot
 
 
 def test_an_archive_may_be_behind_the_others_of_its_family():

@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once, resolve
+from syrupy.assertion import SnapshotAssertion
 
 H100, GTX_1080 = HostGpu("10de:2330"), HostGpu("10de:1b80")
 OLD, NOW = "6.8.0-90-generic", "6.8.0-149-generic"
@@ -220,54 +221,37 @@ def test_every_branch_with_prebuilt_modules_is_in_the_archive() -> None:
 
 
 _580 = "linux-modules-nvidia-580-server-open-"
-IN_ANY_CASE = (
-    "use DKMS with a key that the firmware trusts: set gpu_stack_module_signing_key and "
-    "gpu_stack_module_signing_certificate, or enrol the host's own key and set gpu_stack_driver_module_source=dkms"
-)
-NEWEST = f"install and boot the newest kernel of ubuntu-24.04, and run this again; or {IN_ANY_CASE}"
-REBOOT = f"reboot into kernel {NOW}, for which there are some, and run this again; or {IN_ANY_CASE}"
 
 
 @pytest.mark.parametrize(
-    ("running", "following", "prebuilt", "problems"),
+    ("running", "following", "prebuilt", "missing"),
     [
-        (OLD, NOW, {f"{_580}{NOW}": NOW}, [(OLD, "running", REBOOT)]),
-        (OLD, NOW, {}, [(OLD, "running", NEWEST), (NOW, "next boot", NEWEST)]),
-        (OLD, NOW, {f"{_580}{OLD}": OLD}, [(NOW, "next boot", NEWEST)]),
-        (OLD, OLD, {f"{_580}{NOW}": NOW}, [(OLD, "running", NEWEST)]),
-        (OLD, None, {}, [(OLD, "running", NEWEST)]),
+        (OLD, NOW, {f"{_580}{NOW}": NOW}, ["6.8.0-90-generic"]),
+        (OLD, NOW, {}, ["6.8.0-90-generic", "6.8.0-149-generic"]),
+        (OLD, NOW, {f"{_580}{OLD}": OLD}, ["6.8.0-149-generic"]),
+        (OLD, OLD, {f"{_580}{NOW}": NOW}, ["6.8.0-90-generic"]),
+        (OLD, None, {}, ["6.8.0-90-generic"]),
     ],
     ids=["the next one has some", "neither", "only the running one", "the one that is booted again", "one kernel"],
 )
 def test_a_missing_module_is_named_with_its_kernel_and_what_to_do(
-    running: str, following: str | None, prebuilt: dict[str, str], problems: list[tuple[str, str, str]]
+    running: str, following: str | None, prebuilt: dict[str, str], missing: list[str], snapshot: SnapshotAssertion
 ) -> None:
     host = {**on_host(running, following or running, None, prebuilt), "next_kernel": following}
     found = plan_untried(host, driver="580").problems
-    assert [(p.code, p.message, p.remedy) for p in found] == [
-        (
-            "no-prebuilt-modules",
-            f"ubuntu-24.04's archive has no {_580}{release}, the signed kernel modules for kernel {release} ({role})",
-            remedy,
-        )
-        for release, role, remedy in problems
-    ]
+    assert [problem.code for problem in found] == ["no-prebuilt-modules"] * len(missing)
+    assert all(f"{_580}{release}" in problem.message for problem, release in zip(found, missing, strict=True))
+    assert [text for problem in found for text in (problem.message, problem.remedy)] == snapshot
 
 
-def test_of_a_described_host_the_catalog_says_which_modules_are_missing() -> None:
+def test_of_a_described_host_the_catalog_says_which_modules_are_missing(snapshot: SnapshotAssertion) -> None:
     """As if Ubuntu had stopped to build them for branch 580."""
     catalog = load_catalog()
     distro = catalog.distros["ubuntu-24.04"]
     rows = tuple(dataclasses.replace(row, branches=("595-server-open",)) for row in distro.prebuilt_modules)
     distros = {**catalog.distros, "ubuntu-24.04": dataclasses.replace(distro, prebuilt_modules=rows)}
     found = plan_untried(catalog=dataclasses.replace(catalog, distros=distros), driver="580")
-    assert [(p.message, p.remedy) for p in found.problems] == [
-        (
-            f"according to the catalog, ubuntu-24.04's own archive has no {_580}{NOW}, the signed kernel modules for "
-            f"kernel {NOW} (running)",
-            NEWEST,
-        )
-    ]
+    assert [text for problem in found.problems for text in (problem.message, problem.remedy)] == snapshot
 
 
 def test_a_host_that_boots_one_kernel_gets_one_metapackage() -> None:
@@ -279,30 +263,20 @@ def test_a_host_that_boots_one_kernel_gets_one_metapackage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "request_", "message", "remedy"),
+    ("distribution", "request_"),
     [
-        ("debian-12", {}, "debian-12 builds and signs none", IN_ANY_CASE),
-        (
-            "ubuntu-24.04",
-            {"driver_source": "nvidia"},
-            "NVIDIA's repository has none",
-            f"leave gpu_stack_driver_source at auto; or {IN_ANY_CASE}",
-        ),
-        (
-            "ubuntu-24.04",
-            {"driver_profile": "full"},
-            "with OpenGL and X, Ubuntu's own tool installs them",
-            f"run sudo ubuntu-drivers install, reboot, and run this again: that driver then stays; or {IN_ANY_CASE}",
-        ),
+        ("debian-12", {}),
+        ("ubuntu-24.04", {"driver_source": "nvidia"}),
+        ("ubuntu-24.04", {"driver_profile": "full"}),
     ],
+    ids=["Debian", "NVIDIA's driver", "full"],
 )
 def test_prebuilt_modules_that_no_driver_could_have(
-    distribution: str, request_: dict[str, str], message: str, remedy: str
+    distribution: str, request_: dict[str, str], snapshot: SnapshotAssertion
 ) -> None:
     kernel = load_catalog().distros[distribution].kernel.default
     (problem,) = plan_untried({"kernel": kernel}, distribution, driver_module_source="prebuilt", **request_).problems
-    assert problem.message == f"the kernel modules are to be prebuilt, but {message}"
-    assert problem.remedy == remedy
+    assert [problem.message, problem.remedy] == snapshot
 
 
 @pytest.mark.parametrize(
