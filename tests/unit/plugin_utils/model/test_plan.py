@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import P
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_matrix
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe, plan_for_reading
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.planning.planning_cases import PLANNED, PROBE
@@ -109,24 +110,20 @@ DRIVER = PLANNED["components"]["driver"]
 
 
 @pytest.mark.parametrize(
-    ("data", "wrong"),
+    "data",
     [
-        ("text", ": expected an object, found 'text'"),
-        (without(PLANNED, "components"), ".components: missing"),
-        ({**PLANNED, "components": {"driver": without(DRIVER, "packages")}}, ".components.driver.packages: missing"),
-        (
-            {**PLANNED, "components": {"driver": {**DRIVER, "version": 595.71}}},
-            ".components.driver.version: expected a string, found 595.71",
-        ),
-        ({**PLANNED, "gpus": [H200]}, f".gpus[0]: expected an object, found '{H200}'"),
+        "text",
+        without(PLANNED, "components"),
+        {**PLANNED, "components": {"driver": without(DRIVER, "packages")}},
+        {**PLANNED, "components": {"driver": {**DRIVER, "version": 595.71}}},
+        {**PLANNED, "gpus": [H200]},
     ],
+    ids=["text", "no components", "no packages", "number", "list"],
 )
-def test_a_plan_that_does_not_fit_is_refused(data: Any, wrong: str) -> None:
+def test_a_plan_that_does_not_fit_is_refused(data: Any, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(PlanInputError) as refused:
         Plan.from_json(data)
-    assert str(refused.value) == (
-        f"gpu_stack_plan{wrong}; run playbooks/gpu_host.yml, which makes a plan of this release"
-    )
+    assert str(refused.value) == snapshot
 
 
 def test_a_mirror_and_its_key_replace_nvidias() -> None:
@@ -168,13 +165,13 @@ def test_a_configured_repository_is_planned_to_block_its_drivers(uri: str, reque
     assert planned({**probe, "repository_files": None}, request_).to_json()["repository"] is None
 
 
-def test_table() -> None:
+def test_table(snapshot: SnapshotAssertion) -> None:
     text = plan_table(planned(PROBE, {"cuda": "12.7"}))
     lines = text.splitlines()
     assert lines[0] == "debian-12: 2 x NVIDIA H200 (9.0)"
     assert any(line.startswith("problem  unknown-version:") for line in lines)
     assert any(line.strip().startswith("remedy:") for line in lines)
-    assert lines[-1] == "No plan: 1 problem(s). Nothing was changed."
+    assert lines[-1] == snapshot
     assert "\033[" not in text
     assert "\033[31m" in plan_table(planned(PROBE, {"cuda": "12.7"}), colour=True)
 
@@ -196,17 +193,13 @@ def test_a_plan_with_problems_has_neither_table_nor_actions() -> None:
     assert "problem  unknown-version: " in text
 
 
-def test_a_plan_that_the_host_refuses_has_no_actions() -> None:
+def test_a_plan_that_the_host_refuses_has_no_actions(snapshot: SnapshotAssertion) -> None:
     refused = [Problem("disk-full", "/opt is full", "free space")]
     text = plan_table(planned(PROBE, {}), changes=CHANGES, lines=["Removed: a"], refused=refused)
     assert "ACTION" not in text
     assert "upgrade" not in text
     assert "Removed" not in text
-    assert text.splitlines()[-3:] == [
-        "problem  disk-full: /opt is full",
-        "         remedy: free space",
-        "Refused: 1 problem(s) on this host. Nothing is changed until they are solved.",
-    ]
+    assert text.splitlines()[-3:] == snapshot
 
 
 def test_the_remedies_of_the_plan_are_not_those_of_the_host() -> None:

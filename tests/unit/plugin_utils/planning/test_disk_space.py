@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, load_sizes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.preflight_cases import (
     ALL_INSTALLED,
@@ -123,31 +124,26 @@ PREBUILT = {"driver": {**COMPONENTS["driver"], "module_source": "prebuilt"}}
 
 
 @pytest.mark.parametrize(
-    ("components", "jobs", "needed", "purposes"),
+    ("components", "jobs", "needed"),
     [
-        (COMPONENTS, 1, 1 + 9, "apt's verification of signatures 1 MiB, 1 compiler of kernel modules 9 MiB"),
-        (COMPONENTS, 64, 1 + 9 + 63, "apt's verification of signatures 1 MiB, 64 compilers of kernel modules 72 MiB"),
-        ({**COMPONENTS, **PREBUILT}, 64, 1, "apt's verification of signatures 1 MiB"),
-        (without("driver"), 64, 1, "apt's verification of signatures 1 MiB"),
-        ({"tensorflow": COMPONENTS["tensorflow"]}, 64, 0, ""),
+        (COMPONENTS, 1, 1 + 9),
+        (COMPONENTS, 64, 1 + 9 + 63),
+        ({**COMPONENTS, **PREBUILT}, 64, 1),
+        (without("driver"), 64, 1),
+        ({"tensorflow": COMPONENTS["tensorflow"]}, 64, 0),
     ],
     ids=["one core", "many cores", "prebuilt modules", "no driver", "frameworks alone"],
 )
 def test_a_small_tmp_is_found_before_apt_and_the_compiler_fill_it(
-    components: dict[str, Any], jobs: int, needed: int, purposes: str
+    components: dict[str, Any], jobs: int, needed: int, snapshot: SnapshotAssertion
 ) -> None:
     assert run(components, **on_tmp(needed, jobs)).ok is True
     assert run(components, **on_tmp(0, jobs)).ok is (needed == 0)
     if needed:
         (problem,) = run(components, **on_tmp(needed - 1, jobs)).problems
         assert problem.code == "disk-full"
-        assert problem.message == (
-            f"the file system at /tmp has {needed - 1} MiB free; expected at least {needed} MiB ({purposes})"
-        )
-        assert problem.remedy == (
-            "free 1 MiB there (remove what programs left in /tmp, or set TMPDIR in gpu_stack_environment to a "
-            "directory on a larger one), or enlarge it"
-        )
+        assert f"expected at least {needed} MiB" in problem.message
+        assert [problem.message, problem.remedy] == snapshot
 
 
 def test_the_documented_needs_of_tmp_are_those_of_the_code() -> None:
@@ -176,15 +172,15 @@ def test_a_full_file_system_of_the_records_is_found_where_nothing_is_installed(f
 @pytest.mark.parametrize(
     ("free", "image", "full"), [(60, 60, False), (59, 60, True), (0, 0, False)], ids=["enough", "too small", "no image"]
 )
-def test_a_boot_of_its_own_has_space_for_another_initramfs(free: int, image: int, full: bool) -> None:
+def test_a_boot_of_its_own_has_space_for_another_initramfs(
+    free: int, image: int, full: bool, snapshot: SnapshotAssertion
+) -> None:
     found = disk(root=10**6)
     found["/boot"] = space(free, "/boot")
     problems = run(disk=found, kernel={"running": None, "initramfs_mib": image}).problems
     messages = [problem.message for problem in problems if problem.code == "disk-full"]
-    expected = (
-        f"the file system at /boot has {free} MiB free; expected at least {image} MiB (a rebuilt initramfs {image} MiB)"
-    )
-    assert messages == ([expected] if full else [])
+    assert len(messages) == full
+    assert not full or messages == snapshot
     assert run(disk=found, kernel={"running": None, "initramfs_mib": 10**6}, **ALL_INSTALLED, **LOADED).ok
 
 

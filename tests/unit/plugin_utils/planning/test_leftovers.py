@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import listed, put, put_repository
 from tests.unit.plugin_utils.planning import planning_cases
@@ -139,17 +140,11 @@ def test_a_conflicting_repository_that_offers_nothing_of_a_plan_is_no_leftover()
         assert len(leftovers.find(REMOVE, make_probe(**parts))) == expected
 
 
-def test_the_plan_shows_beforehand_what_is_removed() -> None:
+def test_the_plan_shows_beforehand_what_is_removed(snapshot: SnapshotAssertion) -> None:
     parts = {**runfile(DRIVER, TOOLKIT), **sources((FILE, URL, KEYRING)), "packages": KEYRING_PACKAGE}
     diff = plan_diff.plan_diff(REMOVE, make_probe(**parts))
     assert diff.changes is True
-    assert [line for line in plan_diff.diff_lines(diff) if line.startswith("First: ")] == [
-        "First: uninstall driver 550.54.14 of the .run installer with /usr/bin/nvidia-uninstall "
-        "(cannot be rolled back)",
-        "First: uninstall CUDA 13.2 of the .run installer with /usr/local/cuda-13.2/bin/cuda-uninstaller "
-        "(cannot be rolled back)",
-        f"First: move {FILE} to /var/lib/gpuhost/set_aside and purge cuda-keyring, which installed it",
-    ]
+    assert [line for line in plan_diff.diff_lines(diff) if line.startswith("First: ")] == snapshot
     assert plan_diff.plan_diff(REFUSE, make_probe(**parts)).leftovers.does == ()
 
 
@@ -266,15 +261,15 @@ def test_nvidias_local_installer_with_another_driver_is_refused(tmp_path: Path) 
 
 
 @needs_apt
-def test_a_negative_pin_of_the_planned_repository_is_named(tmp_path: Path) -> None:
+def test_a_negative_pin_of_the_planned_repository_is_named(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """Without the other source, apt would have no package at all: the run doesn't move it away."""
     laid_out(tmp_path, LAMBDA, {"libnccl2": "2.26.2-1"})
     pin = 'Package: *\nPin: origin "developer.download.nvidia.com"\nPin-Priority: -1\n'
     put(tmp_path, "/etc/apt/preferences.d/no-nvidia", pin)
     (problem,) = stale(tmp_path, NCCL, leftovers="remove").problems
     away = "/etc/apt/preferences.d/no-nvidia"
-    assert problem.message.endswith(f"; the pin in {away} keeps apt from the planned ones")
-    assert problem.remedy == f"remove from {away} the negative Pin-Priority of the planned repository"
+    assert away in problem.remedy
+    assert [problem.message, problem.remedy] == snapshot
     assert leftovers.cleanup(make_plan(NCCL, {"leftovers": "remove"}, URL), probed(tmp_path)) == Cleanup()
     put(tmp_path, away, pin.replace("-1", "100"))
     (problem,) = stale(tmp_path, NCCL).problems

@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import vari
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
 
@@ -113,67 +114,64 @@ def test_choices_are_those_of_who_reads_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
+    ("name", "value"),
     [
-        ("gpu_stack_cuda", ">13", "such as 13.2; did you mean 13?"),
-        (
-            "gpu_stack_reboot",
-            False,
-            "is false (YAML reads no, off and false without quotes so); expected one of if_needed",
-        ),
-        ("gpu_stack_reboot", "if-needed", "did you mean if_needed?"),
-        ("gpu_stack_converge", "allways", "did you mean always?"),
-        ("gpu_stack_rollback", "perhaps", "expected true or false"),
-        ("gpu_stack_partial", None, "is empty; expected true or false"),
-        ("gpu_stack_serial", "half", "expected a number of hosts such as 2, a percentage such as 25%"),
-        ("gpu_stack_serial", 0, "expected a number of hosts"),
-        ("gpu_stack_serial", "101%", "expected a number of hosts"),
-        ("gpu_stack_serial", True, "expected a number of hosts"),
-        ("gpu_stack_module_signing_key", "mok.key", "expected the absolute path of a file on the controller"),
-        ("gpu_stack_module_signing_certificate", ["/mok.der"], "expected the absolute path of a file"),
-        ("gpu_stack_environment", "http_proxy=x", "expected a dictionary such as {http_proxy: "),
-        ("gpu_stack_timeout_factor", "slow", "expected a number such as 2, at most 100"),
-        ("gpu_stack_timeout_factor", 0, "expected a number such as 2"),
-        ("gpu_stack_timeout_factor", -1, "expected a number such as 2"),
-        ("gpu_stack_timeout_factor", "nan", "expected a number such as 2"),
-        ("gpu_stack_timeout_factor", True, "expected a number such as 2"),
-        ("gpu_stack_timeout_factor", 101, "expected a number such as 2"),
-        ("gpu_stack_wait", "10 min", "is '10 min'; expected a number of seconds such as 600, or 0 not to wait"),
-        ("gpu_stack_wait", -1, "expected a number of seconds"),
-        ("gpu_stack_wait", True, "expected a number of seconds"),
-        ("gpu_stack_wait", None, "expected a number of seconds"),
-        ("gpu_stack_waivers", [{"check": "no.such"}], "no reason"),
-        ("gpu_stack_pytorch", 2.1, 'is the number 2.1, and YAML reads 2.10 so; expected it in quotes: "2.10"'),
-        ("gpu_stack_tensorflow", 2.2, 'expected it in quotes: "2.20" or "2.2"'),
-        ("tensorflow_env_python", 3.1, 'expected it in quotes: "3.10"'),
-        ("pytorch_env_version", 2.1, 'expected it in quotes: "2.10"'),
-        ("nvidia_driver_reboot", True, "is true (YAML reads yes, on and true without quotes so); expected one of"),
-        ("nvidia_driver_load_module", "maybe", "expected true or false"),
-        ("nvidia_driver_kernel_headers", {"a": 1}, "is the mapping {'a': 1}; expected a list"),
-        ("smoke_train_steps", "many", "is 'many'; expected a whole number"),
-        ("tensorflow_env_ca_bundle", ["/a"], "is the list ['/a']; expected text"),
-        ("nvidia_driver_disabled_lines", [{"file": "/a"}], "missing required arguments: line"),
-        ("pytorch_env_index_url", "pypi.org/simple", "expected an address such as https://"),
-        ("nvidia_repo_url", "mirror.example.org", "expected an address such as https://"),
-        ("nvidia_driver_persistence", None, "is empty; remove the line to get the role's default"),
-        ("tensorflow_env_path", "/opt/gpuhost/tensorflow/", "expected the role's default, /opt/gpuhost/tensorflow: "),
-        ("pytorch_env_path", "/srv/pytorch", "expected the role's default, /opt/gpuhost/pytorch: "),
-        ("tensorflow_env_uv_path", "/srv/uv", "expected the role's default, /opt/gpuhost/uv: "),
-        ("nvidia_repo_key_path", "/etc/apt/keyrings/cuda.asc", "expected the role's default, /etc/apt/keyrings/nv"),
-        ("nvidia_repo_set_aside_folder", "/root", "expected the role's default, /var/lib/gpuhost/set_aside: "),
-        ("smoke_train_python", "/opt/gpuhost/tensorflow/bin/python", "expected the role's default, /opt/gpuhost/{{ "),
-        ("framework_env_path", "/srv/tensorflow", "expected no such line: the roles that use framework_env set it"),
-        ("framework_env_cache", "/srv/uv", "expected tensorflow_env_cache and pytorch_env_cache"),
-        ("framework_env_extra_index_url", "https://a.example.org", "expected pytorch_env_extra_index_url"),
-        ("nvidia_driver_module_signing_key", "/k", "expected gpu_stack_module_signing_key, which the plan reads, too"),
-        ("nvidia_driver_module_signing_certificate", "/c", "expected gpu_stack_module_signing_certificate, which"),
-        ("env_paths_commands", [], "expected nvcc in it, which the checks start in every kind of shell"),
+        ("gpu_stack_cuda", ">13"),
+        ("gpu_stack_reboot", False),
+        ("gpu_stack_reboot", "if-needed"),
+        ("gpu_stack_converge", "allways"),
+        ("gpu_stack_rollback", "perhaps"),
+        ("gpu_stack_partial", None),
+        ("gpu_stack_serial", "half"),
+        ("gpu_stack_serial", 0),
+        ("gpu_stack_serial", "101%"),
+        ("gpu_stack_serial", True),
+        ("gpu_stack_module_signing_key", "mok.key"),
+        ("gpu_stack_module_signing_certificate", ["/mok.der"]),
+        ("gpu_stack_environment", "http_proxy=x"),
+        ("gpu_stack_timeout_factor", "slow"),
+        ("gpu_stack_timeout_factor", 0),
+        ("gpu_stack_timeout_factor", -1),
+        ("gpu_stack_timeout_factor", "nan"),
+        ("gpu_stack_timeout_factor", True),
+        ("gpu_stack_timeout_factor", 101),
+        ("gpu_stack_wait", "10 min"),
+        ("gpu_stack_wait", -1),
+        ("gpu_stack_wait", True),
+        ("gpu_stack_wait", None),
+        ("gpu_stack_waivers", [{"check": "no.such"}]),
+        ("gpu_stack_pytorch", 2.1),
+        ("gpu_stack_tensorflow", 2.2),
+        ("tensorflow_env_python", 3.1),
+        ("pytorch_env_version", 2.1),
+        ("nvidia_driver_reboot", True),
+        ("nvidia_driver_load_module", "maybe"),
+        ("nvidia_driver_kernel_headers", {"a": 1}),
+        ("smoke_train_steps", "many"),
+        ("tensorflow_env_ca_bundle", ["/a"]),
+        ("nvidia_driver_disabled_lines", [{"file": "/a"}]),
+        ("pytorch_env_index_url", "pypi.org/simple"),
+        ("nvidia_repo_url", "mirror.example.org"),
+        ("nvidia_driver_persistence", None),
+        ("tensorflow_env_path", "/opt/gpuhost/tensorflow/"),
+        ("pytorch_env_path", "/srv/pytorch"),
+        ("tensorflow_env_uv_path", "/srv/uv"),
+        ("nvidia_repo_key_path", "/etc/apt/keyrings/cuda.asc"),
+        ("nvidia_repo_set_aside_folder", "/root"),
+        ("smoke_train_python", "/opt/gpuhost/tensorflow/bin/python"),
+        ("framework_env_path", "/srv/tensorflow"),
+        ("framework_env_cache", "/srv/uv"),
+        ("framework_env_extra_index_url", "https://a.example.org"),
+        ("nvidia_driver_module_signing_key", "/k"),
+        ("nvidia_driver_module_signing_certificate", "/c"),
+        ("env_paths_commands", []),
     ],
+    ids=str,
 )
-def test_a_value_that_is_not_accepted(name: str, value: Any, expected: str) -> None:
+def test_a_value_that_is_not_accepted(name: str, value: Any, snapshot: SnapshotAssertion) -> None:
     (mistake,) = wrong(**{name: value})
     assert mistake.startswith((name, f"{name}, entry"))
-    assert expected in mistake
+    assert mistake == snapshot
 
 
 @pytest.mark.parametrize(
@@ -214,53 +212,39 @@ def test_a_value_that_is_accepted(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "mistakes"),
+    ("values", "is_refused"),
     [
-        (
-            {"nvidia_driver_version": "580.999"},
-            ["and the plan has NVIDIA driver 595.91.07; expected gpu_stack_driver to"],
-        ),
-        ({"nvidia_driver_version": 595, "tensorflow_env_version": "2.21"}, []),
-        ({"tensorflow_env_version": "2.99"}, ["the plan has TensorFlow 2.21.0; expected gpu_stack_tensorflow to ask"]),
-        (
-            {"tensorflow_env_python": "3.6"},
-            ["and the plan has Python 3.12 for TensorFlow; expected tensorflow_env_lock with"],
-        ),
-        ({"tensorflow_env_version": "2.99", "tensorflow_env_lock": "/srv/own.txt"}, []),
-        ({"cudnn_version": "8", "cudnn_packages": ["libcudnn8=8.9.6.50-1"]}, []),
-        (
-            {"nvidia_driver_kernel_modules": "proprietary"},
-            ["the plan has open; expected gpu_stack_driver_kernel_modules to ask for it, without nvidia_driver"],
-        ),
-        ({"nvidia_driver_profile": "full"}, ["the plan has compute; expected gpu_stack_driver_profile to ask for it"]),
-        ({"nvidia_driver_profile": "compute", "nvidia_driver_kernel_modules": "open"}, []),
-        ({"nvidia_driver_kernel_modules": "proprietary", "nvidia_driver_packages": ["nvidia-driver-580"]}, []),
-        ({"cuda_toolkit_home": "/usr/local/cuda-12.9"}, ["the plan has /usr/local/cuda-13.2; expected no cuda_toolki"]),
-        ({"cuda_toolkit_home": "/usr/local/cuda-13.2"}, []),
-        (
-            {"env_paths_cuda_home": "/usr/local/cuda-12.9"},
-            ["and the plan has CUDA toolkit 13.2 in /usr/local/cuda-13.2; expected that, or no env_paths_cuda_home"],
-        ),
-        ({"env_paths_cuda_home": "/usr/local/cuda-13.2", "cuda_toolkit_default": False}, []),
-        ({"env_paths_cuda_home": "/usr/local/cuda", "cuda_toolkit_default": "yes"}, []),
-        (
-            {"cuda_toolkit_default": "no"},
-            ["/usr/local/cuda may point to another toolkit than the plan's; expected env_paths_cuda_home: /usr/loca"],
-        ),
-        ({"env_paths_state": "present"}, []),
-        ({"env_paths_state": "absent"}, ["the plan has present; expected no env_paths_state"]),
-        ({"pytorch_env_version": "2.7"}, []),
+        ({"nvidia_driver_version": "580.999"}, True),
+        ({"nvidia_driver_version": 595, "tensorflow_env_version": "2.21"}, False),
+        ({"tensorflow_env_version": "2.99"}, True),
+        ({"tensorflow_env_python": "3.6"}, True),
+        ({"tensorflow_env_version": "2.99", "tensorflow_env_lock": "/srv/own.txt"}, False),
+        ({"cudnn_version": "8", "cudnn_packages": ["libcudnn8=8.9.6.50-1"]}, False),
+        ({"nvidia_driver_kernel_modules": "proprietary"}, True),
+        ({"nvidia_driver_profile": "full"}, True),
+        ({"nvidia_driver_profile": "compute", "nvidia_driver_kernel_modules": "open"}, False),
+        ({"nvidia_driver_kernel_modules": "proprietary", "nvidia_driver_packages": ["nvidia-driver-580"]}, False),
+        ({"cuda_toolkit_home": "/usr/local/cuda-12.9"}, True),
+        ({"cuda_toolkit_home": "/usr/local/cuda-13.2"}, False),
+        ({"env_paths_cuda_home": "/usr/local/cuda-12.9"}, True),
+        ({"env_paths_cuda_home": "/usr/local/cuda-13.2", "cuda_toolkit_default": False}, False),
+        ({"env_paths_cuda_home": "/usr/local/cuda", "cuda_toolkit_default": "yes"}, False),
+        ({"cuda_toolkit_default": "no"}, True),
+        ({"env_paths_state": "present"}, False),
+        ({"env_paths_state": "absent"}, True),
+        ({"pytorch_env_version": "2.7"}, False),
     ],
+    ids=str,
 )
 def test_a_version_of_a_role_is_the_plans_unless_its_packages_are_the_users(
-    values: dict[str, Any], mistakes: list[str]
+    values: dict[str, Any], is_refused: bool, snapshot: SnapshotAssertion
 ) -> None:
     """What a role installs comes from the plan: with another version it would fail after the packages have changed."""
     host = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu("10de:2330"),))
     plan = resolve(frozen_catalog(), Request(), host)
     found = variables.other_than_planned(values, plan.components)
-    assert len(found) == len(mistakes)
-    assert all(mistake in text for mistake, text in zip(mistakes, found, strict=True))
+    assert len(found) == is_refused
+    assert not is_refused or found == snapshot
 
 
 # What all read that use it. The playbooks leave a directory outside of gpuhost's own ones to the user at a teardown.

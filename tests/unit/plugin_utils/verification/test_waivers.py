@@ -9,6 +9,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Waiver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
+from syrupy.assertion import SnapshotAssertion
 
 TODAY = date(2026, 11, 22)
 GOOD: dict[str, Any] = {"check": "gpu.pcie_width", "reason": "the board wires 8 lanes", "until": "2027-06-30"}
@@ -36,12 +37,10 @@ def test_no_waiver() -> None:
     assert waivers.read([], TODAY) == waivers.Waivers((), ())
 
 
-def test_expired_waiver_warns_and_waives_nothing() -> None:
+def test_expired_waiver_warns_and_waives_nothing(snapshot: SnapshotAssertion) -> None:
     found = waivers.read([{**GOOD, "until": "2026-11-21"}, GOOD], TODAY)
     assert found.active == (Waiver("gpu.pcie_width", "the board wires 8 lanes", "2027-06-30"),)
-    assert found.warnings == (
-        "gpu_stack_waivers, entry 1: the waiver of gpu.pcie_width expired on 2026-11-21 and waives nothing",
-    )
+    assert found.warnings == snapshot
 
 
 @pytest.mark.parametrize(
@@ -52,33 +51,29 @@ def test_names_of_a_gpu(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "mistake"),
+    "change",
     [
-        (
-            {"check": "gpu.pcie_widht"},
-            "check is 'gpu.pcie_widht', expected an id of docs/checks.md; did you mean gpu.pcie_width?",
-        ),
-        ({"check": None}, "check is None, expected an id of docs/checks.md"),
-        ({"reason": None}, "no reason"),
-        ({"reason": "  "}, "no reason"),
-        ({"until": None}, "until is None, expected the last day as a date such as 2027-06-30"),
-        ({"until": "30.6.2027"}, "until is '30.6.2027', expected the last day"),
-        ({"until": "2027-02-30"}, "until is '2027-02-30', expected the last day"),
-        ({"until": datetime(2027, 6, 30, 12)}, "until is datetime.datetime(2027, 6, 30, 12, 0), expected the last day"),
-        ({"gpu": "the second"}, "gpu is 'the second', expected an index, a UUID or a PCI address"),
-        ({"gpu": True}, "gpu is True, expected an index, a UUID or a PCI address"),
-        ({"gpu": "GPU-1"}, "gpu is 'GPU-1', expected an index, a UUID or a PCI address"),
-        (
-            {"check": "env.sudo", "gpu": 1},
-            "env.sudo is not judged GPU by GPU: leave out gpu to waive it for the whole host",
-        ),
-        ({"expires": "2027-06-30"}, "unknown key 'expires', expected check, gpu, reason, until"),
+        {"check": "gpu.pcie_widht"},
+        {"check": None},
+        {"reason": None},
+        {"reason": "  "},
+        {"until": None},
+        {"until": "30.6.2027"},
+        {"until": "2027-02-30"},
+        {"until": datetime(2027, 6, 30, 12)},
+        {"gpu": "the second"},
+        {"gpu": True},
+        {"gpu": "GPU-1"},
+        {"check": "env.sudo", "gpu": 1},
+        {"expires": "2027-06-30"},
     ],
+    ids=str,
 )
-def test_mistake_is_named(change: dict[str, Any], mistake: str) -> None:
+def test_mistake_is_named(change: dict[str, Any], snapshot: SnapshotAssertion) -> None:
     with pytest.raises(waivers.WaiverError) as error:
         waivers.read([GOOD, {**GOOD, **change}], TODAY)
-    assert str(error.value).startswith("gpu_stack_waivers, entry 2: " + mistake)
+    assert str(error.value).startswith("gpu_stack_waivers, entry 2: ")
+    assert str(error.value) == snapshot
 
 
 def test_all_mistakes_are_named_at_once() -> None:
