@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.checks.contexts import CUDA_FIXTURES, cuda_host
 
@@ -305,15 +306,13 @@ def test_rate_that_was_not_measured_is_unknown(hgx_4: Board, what: str) -> None:
     assert str(check.reason).endswith("; 4 devices, expected 4")
 
 
-def test_topology_that_lacks_a_gpu_is_unknown(hgx_4: Board) -> None:
+def test_topology_that_lacks_a_gpu_is_unknown(hgx_4: Board, snapshot: SnapshotAssertion) -> None:
     """Without its row and column, the matrix of the other three is complete."""
     rows = [row.split("\t") for row in hgx_4.answers["topo"].splitlines()[:4]]
     hgx_4.answers["topo"] = "\n".join("\t".join(row[:4] + row[5:]) for row in rows)
     check = hgx_4.judge()
-    assert (check.status, check.reason) == (
-        "unknown",
-        "what the links should give cannot be read: nvidia-smi topo -m does not list GPU0 and GPU3",
-    )
+    assert check.status == "unknown"
+    assert check.reason == snapshot
 
 
 @pytest.mark.parametrize(
@@ -321,21 +320,19 @@ def test_topology_that_lacks_a_gpu_is_unknown(hgx_4: Board) -> None:
     ["", "GPU 3: NVIDIA X (UUID: GPU-3)\n", "GPU 3: NVIDIA X (UUID: GPU-3)\nDevice does not have or support Nvlink\n"],
     ids=["no line", "its name alone", "a sentence"],
 )
-def test_nvlinks_that_the_topology_has_and_the_list_lacks_are_unknown(hgx_4: Board, left: str) -> None:
+def test_nvlinks_that_the_topology_has_and_the_list_lacks_are_unknown(
+    hgx_4: Board, left: str, snapshot: SnapshotAssertion
+) -> None:
     hgx_4.answers["nvlink"] = hgx_4.answers["nvlink"].partition("GPU 3")[0] + left
     check = hgx_4.judge()
-    assert (check.status, str(check.reason).rpartition(": ")[2]) == (
-        "unknown",
-        "nvidia-smi topo -m lists NVLinks of GPU3, nvidia-smi nvlink -s none",
-    )
+    assert check.status == "unknown"
+    assert str(check.reason).rpartition(": ")[2] == snapshot
 
 
-def test_fewer_devices_than_expected_are_unknown(hgx_4: Board) -> None:
+def test_fewer_devices_than_expected_are_unknown(hgx_4: Board, snapshot: SnapshotAssertion) -> None:
     check = hgx_4.judge(expect_gpus=5)
-    assert (check.status, check.reason) == (
-        "unknown",
-        "CUDA lists another number of devices; 4 devices, expected 5",
-    )
+    assert check.status == "unknown"
+    assert check.reason == snapshot
 
 
 GPUS = tuple(SmiGpu(index=i, pci_address=f"0000:{0x1A + i:02x}:00.0") for i in range(4))
@@ -351,12 +348,12 @@ GPUS = tuple(SmiGpu(index=i, pci_address=f"0000:{0x1A + i:02x}:00.0") for i in r
     ],
     ids=["no nvidia-smi", "one is absent", "no path", "no list"],
 )
-def test_gpus_that_nvidia_smi_does_not_list_are_unknown(hgx_4: Board, smi: NvidiaSmi | None) -> None:
+def test_gpus_that_nvidia_smi_does_not_list_are_unknown(
+    hgx_4: Board, smi: NvidiaSmi | None, snapshot: SnapshotAssertion
+) -> None:
     check = hgx_4.judge(smi=smi)
-    assert (check.status, check.reason) == (
-        "unknown",
-        "what the links should give cannot be read: nvidia-smi does not list the GPUs that CUDA lists",
-    )
+    assert check.status == "unknown"
+    assert check.reason == snapshot
 
 
 def test_nvidia_smi_is_not_asked_for_links_that_no_threshold_or_pair_needs(hgx_4: Board) -> None:
@@ -371,7 +368,7 @@ def test_nvidia_smi_is_not_asked_for_links_that_no_threshold_or_pair_needs(hgx_4
     assert hgx_4.judge().status == "pass", "without access, copies are staged through host memory"
 
 
-def test_nvidia_smi_numbers_gpus_in_its_own_order(hgx_4: Board) -> None:
+def test_nvidia_smi_numbers_gpus_in_its_own_order(hgx_4: Board, snapshot: SnapshotAssertion) -> None:
     """CUDA lists the fastest first, or what CUDA_DEVICE_ORDER says."""
     for number, each in enumerate(hgx_4.document["devices"]):
         each["pci_bus_id"] = f"0000:{0x1A + 3 - number:02X}:00.0"
@@ -380,7 +377,7 @@ def test_nvidia_smi_numbers_gpus_in_its_own_order(hgx_4: Board) -> None:
     hgx_4.pair_rate(0, 1, 62)
     hgx_4.pair_rate(2, 3, 62)
     check = hgx_4.judge()
-    assert check.found == "0-1 62 GB/s, at least 78 (4 NVLinks of 25); 1-0 62 GB/s, at least 78 (4 NVLinks of 25)"
+    assert check.found == snapshot
 
 
 @pytest.mark.parametrize(("rate", "status"), [(1019.5, "pass"), (1019.4, "fail")])
@@ -389,13 +386,10 @@ def test_threshold_itself_is_enough(hgx_4: Board, rate: float, status: str) -> N
     assert hgx_4.judge().status == status
 
 
-def test_measurement_that_is_nearest_to_its_threshold_is_shown(hgx_4: Board) -> None:
+def test_measurement_that_is_nearest_to_its_threshold_is_shown(hgx_4: Board, snapshot: SnapshotAssertion) -> None:
     hgx_4.document["devices"][2]["copies"]["device_to_device"]["gb_per_second"] = 1030
     hgx_4.document["devices"][3]["copies"]["device_to_device"]["gb_per_second"] = 1040
-    assert hgx_4.judge().found == (
-        "25 measurements, none below its threshold; nearest to it: 2 within the device 1030 GB/s of at least 1020 "
-        "(the model's)"
-    )
+    assert hgx_4.judge().found == snapshot
 
 
 def test_slow_all_reduce_fails(hgx_4: Board) -> None:
@@ -513,10 +507,11 @@ def test_gpus_without_a_threshold_for_what_was_measured_are_skipped(hgx_4: Board
     assert str(check.found).startswith("0 host to device 26.8 GB/s; 0 device to host 26.8 GB/s; 0 within the device ")
 
 
-def test_no_device_is_judged_as_cuda_devices_is(hgx_4: Board) -> None:
+def test_no_device_is_judged_as_cuda_devices_is(hgx_4: Board, snapshot: SnapshotAssertion) -> None:
     hgx_4.document.update(devices=[], peers=[], all_reduce=None)
     check = hgx_4.judge()
-    assert (check.status, check.reason) == ("unknown", "CUDA lists no device, see cuda.devices")
+    assert check.status == "unknown"
+    assert check.reason == snapshot
 
 
 def test_slow_memory_fails(hgx_4: Board) -> None:

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_checks, cuda_device_checks, model
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
+from syrupy.assertion import SnapshotAssertion
 
 from tests.doubles import simulated_cuda
 from tests.unit.module_utils.checks.contexts import (
@@ -57,17 +58,17 @@ def outcomes(found: list[model.Check], status: str) -> list[str]:
     return [check.id for check in found if check.status == status and check.id not in AFTER]
 
 
-def test_three_healthy_gpus(live: Callable[..., Run]) -> None:
+def test_three_healthy_gpus(live: Callable[..., Run], snapshot: SnapshotAssertion) -> None:
     found = cuda_checks.run(cuda_host(live()))
     assert outcomes(found, "pass") == [*TOGETHER, *EACH]
     assert by_id(found)["cuda.bandwidth"].status == "skip"
     texts = {check.id: str(check.found) for check in found}
-    assert texts["cuda.compile_link_run"] == "cuda 13.2, cudnn 9.28.0, nccl 2.29.7; 3 devices"
-    assert texts["cuda.devices"] == "3 devices, a kernel ran on 3"
+    assert texts["cuda.compile_link_run"] == snapshot
+    assert texts["cuda.devices"] == snapshot
     assert texts["cuda.device_query"].startswith("0: Simulated GPU, 9.0, 0.1 GiB, 0000:1a:00.0; 1: ")
     expected = "1: host to device 25, device to host 25, within the device 2000 GB/s"
     assert expected in texts["cuda.memory_copies"]
-    assert texts["cuda.peer_access"] == "6 of 6 pairs with peer access (0 -yy, 1 y-y, 2 yy-); 200 to 200 GB/s"
+    assert texts["cuda.peer_access"] == snapshot
     assert texts["cuda.nccl_all_reduce"].startswith("the exact sum over 3 GPUs, bus bandwidth ")
 
 
@@ -145,22 +146,16 @@ def test_crash_or_hang_fails_its_check_and_the_steps_before_are_judged(
         assert found["cuda.memory_copies"].status == "pass"
 
 
-def test_crash_in_a_library_shows_its_message(live: Callable[..., Run]) -> None:
+def test_crash_in_a_library_shows_its_message(live: Callable[..., Run], snapshot: SnapshotAssertion) -> None:
     found = cuda_checks.run(cuda_host(live(crash="cudnnGetVersion@0")))
     assert outcomes(found, "fail") == ["cuda.compile_link_run", "cuda.devices"]
-    assert found[1].found == (
-        "cuda 13.2; the program crashed (signal 6) in its step 'cudnnGetVersion': "
-        "Could not load library libcudnn_ops_infer.so.8. (simulated)"
-    )
+    assert found[1].found == snapshot
 
 
-def test_pair_without_peer_access_passes_and_is_shown(live: Callable[..., Run]) -> None:
+def test_pair_without_peer_access_passes_and_is_shown(live: Callable[..., Run], snapshot: SnapshotAssertion) -> None:
     check = by_id(cuda_checks.run(cuda_host(live(no_peer="0-2"))))["cuda.peer_access"]
     assert check.status == "pass"
-    assert check.found == (
-        "4 of 6 pairs with peer access (0 -yn, 1 y-y, 2 ny-); 10 to 200 GB/s; "
-        "without access, staged through host memory: 0-2, 2-0"
-    )
+    assert check.found == snapshot
 
 
 def test_remedy_for_wrong_data_names_iommu_and_acs(live: Callable[..., Run]) -> None:
@@ -230,10 +225,10 @@ def test_fewer_devices_than_expected_never_pass(live: Callable[..., Run]) -> Non
     assert outcomes(found, "fail") == ["cuda.devices", "cuda.device_query", "cuda.nccl_all_reduce"]
 
 
-def test_pairs_of_some_of_the_devices_are_unknown(live: Callable[..., Run]) -> None:
+def test_pairs_of_some_of_the_devices_are_unknown(live: Callable[..., Run], snapshot: SnapshotAssertion) -> None:
     found = by_id(cuda_checks.run(cuda_host(live(fail="cudaMemGetInfo@1"))))
     assert found["cuda.peer_access"].status == "unknown"
-    assert found["cuda.peer_access"].reason == "only 2 GPUs are usable, see cuda.memory_copies"
+    assert found["cuda.peer_access"].reason == snapshot
 
 
 def test_what_a_crash_prevented_is_unknown(live: Callable[..., Run]) -> None:
@@ -241,23 +236,20 @@ def test_what_a_crash_prevented_is_unknown(live: Callable[..., Run]) -> None:
     assert [found[name].status for name in ("cuda.cudnn_handle", "cuda.nccl_all_reduce")] == ["unknown"] * 2
 
 
-def test_single_gpu_has_no_pair_and_reduces_alone(live: Callable[..., Run]) -> None:
+def test_single_gpu_has_no_pair_and_reduces_alone(live: Callable[..., Run], snapshot: SnapshotAssertion) -> None:
     one = {**CUDA_PLAN, "gpus": CUDA_PLAN["gpus"][:1]}
     smi = dataclasses.replace(simulated_gpus(), gpus=simulated_gpus().gpus[:1])
     found = by_id(cuda_checks.run(cuda_host(live(devices="1"), plan=one, expect_gpus=1, smi=smi)))
-    assert found["cuda.peer_access"].reason == "there is one GPU and therefore no pair"
-    assert found["cuda.nccl_all_reduce"].found == "the exact sum over 1 GPUs"
+    assert found["cuda.peer_access"].reason == snapshot
+    assert found["cuda.nccl_all_reduce"].found == snapshot
     assert found["cuda.device_query"].status == "pass"
 
 
-def test_libraries_that_are_not_planned_are_skipped() -> None:
+def test_libraries_that_are_not_planned_are_skipped(snapshot: SnapshotAssertion) -> None:
     plan = {"components": {"cuda": {"version": "13.2"}}, "gpus": []}
     document = json.loads((CUDA_FIXTURES / "simulated-3-gpus.json").read_text())
     found = by_id(cuda_device_checks.run(cuda_host(refuse, plan=plan), document))
-    assert [found[name].reason for name in ("cuda.cudnn_handle", "cuda.nccl_all_reduce")] == [
-        "the plan has no cuDNN",
-        "the plan has no NCCL",
-    ]
+    assert [found[name].reason for name in ("cuda.cudnn_handle", "cuda.nccl_all_reduce")] == snapshot
 
 
 # --- documents of the program ---
@@ -474,12 +466,16 @@ NO_PROGRAM = "the NVIDIA driver is simulated: no program can use a GPU here"
     ids=["needed", "simulated", "simulated, none", "an error of the fabric"],
 )
 def test_without_a_device_the_others_are_as_the_devices(
-    number: int, changes: dict[str, Any], outcome: tuple[str, str | None], others: tuple[str, str]
+    number: int,
+    changes: dict[str, Any],
+    outcome: tuple[str, str | None],
+    others: tuple[str, str],
+    snapshot: SnapshotAssertion,
 ) -> None:
     found = of_document(no_device(number), **changes)
     devices = found.pop("cuda.devices")
     assert (devices.status, devices.reason) == outcome
-    assert devices.found == f"no device: cudaErrorInsufficientDriver ({number})"
+    assert devices.found == snapshot
     assert {(check.status, check.reason) for check in found.values()} == {others}
 
 
@@ -489,12 +485,12 @@ def test_devices_that_need_not_be_there_are_judged() -> None:
     assert of_document(of(outcome=None))["cuda.devices"].status == "fail"
 
 
-def test_what_passes_on_too_few_devices_is_unknown_and_shown() -> None:
+def test_what_passes_on_too_few_devices_is_unknown_and_shown(snapshot: SnapshotAssertion) -> None:
     found = of_document(first_devices(2))
-    assert found["cuda.peer_access"].reason == "CUDA lists 2 devices, expected 3"
-    assert found["cuda.peer_access"].found == "2 of 2 pairs with peer access (0 -y, 1 y-); 200 to 200 GB/s"
+    assert found["cuda.peer_access"].reason == snapshot
+    assert found["cuda.peer_access"].found == snapshot
     assert {found[name].status for name in ("cuda.memory_copies", "cuda.cudnn_handle")} == {"unknown"}
-    assert found["cuda.devices"].found == "2 devices, a kernel ran on 2"
+    assert found["cuda.devices"].found == snapshot
 
 
 def test_one_device_of_several_is_no_single_gpu() -> None:
@@ -502,16 +498,18 @@ def test_one_device_of_several_is_no_single_gpu() -> None:
     assert (check.status, str(check.reason).startswith("not reached: ")) == ("unknown", True)
 
 
-def test_failed_pair_counts_though_a_device_is_not_usable() -> None:
+def test_failed_pair_counts_though_a_device_is_not_usable(snapshot: SnapshotAssertion) -> None:
     def edit(document: dict[str, Any]) -> None:
         of_device(2, copies=None)(document)
         document["peers"] = [pair for pair in document["peers"] if 2 not in (pair["from"], pair["to"])]
 
     usable = of_document(edit)["cuda.peer_access"]
-    assert (usable.status, usable.reason) == ("unknown", "only 2 GPUs are usable, see cuda.memory_copies")
-    assert usable.found == "2 of 2 pairs with peer access (0 -y., 1 y-., 2 ..-); 200 to 200 GB/s"
+    assert usable.status == "unknown"
+    assert usable.reason == snapshot
+    assert usable.found == snapshot
     wrong = of_document(together(edit, of_pair(0, copy=WRONG_COPY)))["cuda.peer_access"]
-    assert (wrong.status, wrong.expected) == ("fail", "the data of all 2 ordered pairs arrive unchanged")
+    assert wrong.status == "fail"
+    assert wrong.expected == snapshot
 
 
 GPU_0 = "0: Simulated GPU, 9.0, 0.1 GiB, 0000:1a:00.0"
@@ -577,9 +575,7 @@ def test_device_query_shows_devices_or_differences(edit: Edit, changes: dict[str
     assert status != "unknown" or str(check.found).startswith("0: Simulated GPU, 9.0, 0.1 GiB, ")
 
 
-def test_device_whose_properties_cannot_be_read_has_no_capability() -> None:
+def test_device_whose_properties_cannot_be_read_has_no_capability(snapshot: SnapshotAssertion) -> None:
     broken = {"index": 1, "kernel": {"right": True, "error": None}, "copies": None, "error": UNAVAILABLE}
     check = of_document(lambda document: document["devices"].__setitem__(1, broken))["cuda.device_query"]
-    assert check.found == (
-        f"1: {BUSY}; 0000:1b:00.0: unknown to CUDA; compute capabilities 9.0, 9.0, unknown, planned 9.0, 9.0, 9.0"
-    )
+    assert check.found == snapshot

@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, secure_boot
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.checks.contexts import PLAN, PROBE_FIXTURES, by_id, host, nvidia_smi, of_versions, without
 from tests.unit.module_utils.host.test_module_keys import (
@@ -88,23 +89,25 @@ LOST = "Unable to determine the device handle for GPU1: 0000:06:00.0: Unknown Er
 
 
 @pytest.mark.parametrize(
-    ("changes", "remedy"),
+    "changes",
     [
-        ({"smi": nvidia_smi(version="570.1")}, driver_checks.NVIDIA_SMI.remedy),
-        ({"smi": nvidia_smi(0, exit_code=6)}, "No GPU responds: "),
-        ({"smi": nvidia_smi(0, exit_code=9)}, "Run `modprobe nvidia`; "),
-        ({"smi": nvidia_smi(0, exit_code=12)}, "libnvidia-ml is missing. "),
-        ({"smi": nvidia_smi(0, exit_code=15)}, "Reset or power-cycle the host; "),
-        ({"smi": nvidia_smi(0, exit_code=18)}, "Reboot: an older kernel module is still loaded."),
-        ({"smi": nvidia_smi(0, exit_code=127)}, "Run `nvidia-smi` by hand. Exit code 127: could not be started."),
-        ({"smi": nvidia_smi(0, exit_code=255, message=LOST)}, "Reset or power-cycle the host; "),
-        ({"smi": None}, driver_checks.NVIDIA_SMI.remedy),
-        ({"driver_state": "not_loaded"}, "If the driver should be loaded here, set gpu_stack_kernel_module=loaded"),
+        {"smi": nvidia_smi(version="570.1")},
+        {"smi": nvidia_smi(0, exit_code=6)},
+        {"smi": nvidia_smi(0, exit_code=9)},
+        {"smi": nvidia_smi(0, exit_code=12)},
+        {"smi": nvidia_smi(0, exit_code=15)},
+        {"smi": nvidia_smi(0, exit_code=18)},
+        {"smi": nvidia_smi(0, exit_code=127)},
+        {"smi": nvidia_smi(0, exit_code=255, message=LOST)},
+        {"smi": None},
+        {"driver_state": "not_loaded"},
     ],
+    ids=["another version", "6", "9", "12", "15", "18", "127", "lost GPU", "not installed", "loaded"],
 )
-def test_remedy_is_that_of_the_exit_code(tmp_path: Path, changes: dict[str, Any], remedy: str) -> None:
+def test_remedy_is_that_of_the_exit_code(tmp_path: Path, changes: dict[str, Any], snapshot: SnapshotAssertion) -> None:
     check = by_id(driver_checks.run(host(tmp_path, **changes)))["driver.nvidia_smi"]
-    assert (check.status, str(check.remedy).startswith(remedy)) == ("fail", True), check.remedy
+    assert check.status == "fail"
+    assert check.remedy == snapshot
     assert check.expected == (NOT_LOADED if changes.get("driver_state") else WORKS)
 
 
@@ -128,10 +131,11 @@ def test_slow_answer_is_a_warning(
     assert ("gpu_stack_timeout_factor" in str(check.remedy)) == (status == "warn")
 
 
-def test_each_version_that_is_reported_counts(tmp_path: Path) -> None:
+def test_each_version_that_is_reported_counts(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     smi = of_versions("580.95.05", "570.1")
     check = by_id(driver_checks.run(host(tmp_path, smi=smi)))["driver.nvidia_smi"]
-    assert (check.status, check.found) == ("fail", "exit 0, driver 570.1, 580.95.05")
+    assert check.status == "fail"
+    assert check.found == snapshot
     assert check.versions == {"driver": "570.1, 580.95.05"}
     assert by_id(driver_checks.run(host(tmp_path, smi=nvidia_smi(0))))["driver.nvidia_smi"].versions is None
 
@@ -169,36 +173,52 @@ REQUESTED = "nvidia-smi cannot count: the driver is not loaded, as requested"
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "counts", "reason"),
+    ("changes", "status", "counts"),
     [
-        ({}, "pass", "2 2", None),
-        ({"pci_gpus": 3}, "fail", "3 2", None),
-        ({"smi": nvidia_smi(1)}, "fail", "2 1", None),
-        ({"expect_gpus": 4}, "fail", "2 2", None),
-        ({"pci_gpus": 4, "smi": nvidia_smi(4)}, "fail", "4 4", None),
-        ({"driver_state": "not_loaded"}, "pass", "2 2", None),
-        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded"}, "skip", "2 -", REQUESTED),
-        ({"smi": None, "driver_state": "not_loaded"}, "skip", "2 -", REQUESTED),
-        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded", "pci_gpus": 1}, "fail", "1 -", None),
-        ({"smi": nvidia_smi(0, exit_code=9)}, "fail", "2 -", None),
-        ({"smi": nvidia_smi(0, exit_code=9), "pci_gpus": 0, "expect_gpus": 0}, "fail", "0 -", None),
-        ({"smi": nvidia_smi(2, exit_code=15)}, "fail", "2 -", None),
-        ({"smi": None}, "unknown", "2 -", "nvidia-smi does not count: nvidia-smi is not installed"),
-        ({"smi": None, "pci_gpus": 1}, "fail", "1 -", None),
-        (
-            {"smi": nvidia_smi(0, exit_code=124)},
-            "unknown",
-            "2 -",
-            "nvidia-smi does not count: exit 124: did not end within its time limit",
-        ),
-        ({"smi": nvidia_smi(0, exit_code=124), "pci_gpus": 1}, "fail", "1 -", None),
+        ({}, "pass", "2 2"),
+        ({"pci_gpus": 3}, "fail", "3 2"),
+        ({"smi": nvidia_smi(1)}, "fail", "2 1"),
+        ({"expect_gpus": 4}, "fail", "2 2"),
+        ({"pci_gpus": 4, "smi": nvidia_smi(4)}, "fail", "4 4"),
+        ({"driver_state": "not_loaded"}, "pass", "2 2"),
+        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded"}, "skip", "2 -"),
+        ({"smi": None, "driver_state": "not_loaded"}, "skip", "2 -"),
+        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded", "pci_gpus": 1}, "fail", "1 -"),
+        ({"smi": nvidia_smi(0, exit_code=9)}, "fail", "2 -"),
+        ({"smi": nvidia_smi(0, exit_code=9), "pci_gpus": 0, "expect_gpus": 0}, "fail", "0 -"),
+        ({"smi": nvidia_smi(2, exit_code=15)}, "fail", "2 -"),
+        ({"smi": None}, "unknown", "2 -"),
+        ({"smi": None, "pci_gpus": 1}, "fail", "1 -"),
+        ({"smi": nvidia_smi(0, exit_code=124)}, "unknown", "2 -"),
+        ({"smi": nvidia_smi(0, exit_code=124), "pci_gpus": 1}, "fail", "1 -"),
+    ],
+    ids=[
+        "equal",
+        "three on the bus",
+        "one listed",
+        "four expected",
+        "four expected of four",
+        "not loaded but listed",
+        "not loaded",
+        "not loaded and not installed",
+        "not loaded and one on the bus",
+        "fails",
+        "no GPU",
+        "lost GPU",
+        "not installed",
+        "not installed and one on the bus",
+        "hangs",
+        "hangs and one on the bus",
     ],
 )
-def test_gpu_count(tmp_path: Path, changes: dict[str, Any], status: str, counts: str, reason: str | None) -> None:
+def test_gpu_count(
+    tmp_path: Path, changes: dict[str, Any], status: str, counts: str, snapshot: SnapshotAssertion
+) -> None:
     check = by_id(driver_checks.run(host(driver_tree(tmp_path, OPEN_580), **changes)))["driver.gpu_count"]
     pci, listed = counts.replace("-", "not counted").split(" ", 1)
     assert (check.status, check.found) == (status, f"{pci} on the PCI bus, {listed} by nvidia-smi")
-    assert check.reason == reason
+    assert (check.reason is None) == (status in ("pass", "fail"))
+    assert check.reason is None or check.reason == snapshot
     assert check.expected == (f"{changes.get('expect_gpus', 2)} by both" if status in ("pass", "fail") else None)
 
 
@@ -206,29 +226,19 @@ OPEN_580_LOADED = "open modules 580.95.05, libraries "
 
 
 @pytest.mark.parametrize(
-    ("version_file", "changes", "status", "text"),
+    ('version_file', 'changes', 'status'),
     [
-        (OPEN_580, {}, "pass", OPEN_580_LOADED + "580.95.05"),
-        (None, {}, "fail", "no NVIDIA module is loaded"),
-        ("proc-driver-nvidia-version-open-615.txt", {}, "fail", "open modules 615.71.09, libraries 580.95.05"),
-        (
-            "proc-driver-nvidia-version-proprietary-440.txt",
-            {"smi": nvidia_smi(version="440.95.01")},
-            "fail",
-            "proprietary modules 440.95.01, libraries 440.95.01",
-        ),
-        (OPEN_580, {"smi": nvidia_smi(0)}, "fail", OPEN_580_LOADED + "unknown"),
-        (OPEN_580, {"smi": nvidia_smi(0, exit_code=9)}, "fail", OPEN_580_LOADED + "unknown"),
-        (OPEN_580, {"smi": None}, "unknown", "the version of the libraries is unknown, see driver.nvidia_smi"),
-        (
-            "proc-driver-nvidia-version-proprietary-440.txt",
-            {"smi": None},
-            "fail",
-            "proprietary modules 440.95.01, libraries unknown",
-        ),
-        (None, {"kernel_module": "not_managed"}, "skip", "the kernel belongs to the machine that runs this container"),
-        (None, {"kernel_module": "built"}, "skip", "the module is built for a kernel that does not run, and not "),
-        (None, {"simulated": ["NVIDIA driver 580.95.05"]}, "skip", "the NVIDIA driver is simulated: no kernel module "),
+        (OPEN_580, {}, "pass"),
+        (None, {}, "fail"),
+        ("proc-driver-nvidia-version-open-615.txt", {}, "fail"),
+        ("proc-driver-nvidia-version-proprietary-440.txt", {"smi": nvidia_smi(version="440.95.01")}, "fail"),
+        (OPEN_580, {"smi": nvidia_smi(0)}, "fail"),
+        (OPEN_580, {"smi": nvidia_smi(0, exit_code=9)}, "fail"),
+        (OPEN_580, {"smi": None}, "unknown"),
+        ("proc-driver-nvidia-version-proprietary-440.txt", {"smi": None}, "fail"),
+        (None, {"kernel_module": "not_managed"}, "skip"),
+        (None, {"kernel_module": "built"}, "skip"),
+        (None, {"simulated": ["NVIDIA driver 580.95.05"]}, "skip"),
     ],
     ids=[
         "same", "none loaded", "old module", "wrong flavour", "no GPU", "no library", "no nvidia-smi",
@@ -236,31 +246,32 @@ OPEN_580_LOADED = "open modules 580.95.05, libraries "
     ],
 )  # fmt: skip
 def test_module_matches_user_space(
-    tmp_path: Path, version_file: str | None, changes: dict[str, Any], status: str, text: str
+    tmp_path: Path, version_file: str | None, changes: dict[str, Any], status: str, snapshot: SnapshotAssertion
 ) -> None:
     context = host(driver_tree(tmp_path, version_file), **changes)
     check = by_id(driver_checks.run(context))["driver.module_matches_user_space"]
     assert check.status == status
-    assert str(check.reason or check.found).startswith(text)
+    assert (check.reason or check.found) == snapshot
     assert bool(check.reason) is (status in ("skip", "unknown"))
 
 
 @pytest.mark.parametrize(
-    ("version_file", "smi", "remedy", "libraries"),
+    ("version_file", "smi", "libraries"),
     [
-        (None, nvidia_smi(), "Run `modprobe nvidia`; ", "580.95.05"),
-        (OPEN_580, nvidia_smi(version="570.1"), "Reboot: ", "570.1"),
-        (OPEN_580, nvidia_smi(0), "Reboot: ", "580.95.05"),
+        (None, nvidia_smi(), "580.95.05"),
+        (OPEN_580, nvidia_smi(version="570.1"), "570.1"),
+        (OPEN_580, nvidia_smi(0), "580.95.05"),
     ],
     ids=["none loaded", "another version", "no GPU"],
 )
 def test_module_that_does_not_match_has_a_remedy(
-    tmp_path: Path, version_file: str | None, smi: NvidiaSmi, remedy: str, libraries: str
+    tmp_path: Path, version_file: str | None, smi: NvidiaSmi, libraries: str, snapshot: SnapshotAssertion
 ) -> None:
     context = host(driver_tree(tmp_path, version_file), smi=smi)
     check = by_id(driver_checks.run(context))["driver.module_matches_user_space"]
-    assert (check.status, str(check.remedy).startswith(remedy)) == ("fail", True)
-    assert check.expected == f"open modules in the version of the libraries ({libraries})"
+    assert check.status == "fail"
+    assert check.remedy == snapshot
+    assert check.expected == snapshot
 
 
 def modinfo(version: str, licence: str, signer: str = "", key: str = "") -> Callable[..., command.Answer]:
@@ -293,7 +304,9 @@ MODULES = {
     ],
     ids=["as planned", "flavour", "version"],
 )
-def test_module_built(tmp_path: Path, path: str, version: str, licence: str, status: str) -> None:
+def test_module_built(
+    tmp_path: Path, path: str, version: str, licence: str, status: str, snapshot: SnapshotAssertion
+) -> None:
     kernel = path.split("/")[2]
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).touch()
@@ -302,7 +315,7 @@ def test_module_built(tmp_path: Path, path: str, version: str, licence: str, sta
     context = host(tmp_path, run=modinfo(version, licence), kernel_module="built", driver_state="not_loaded")
     check = by_id(driver_checks.run(context))["driver.module_built"]
     assert check.status == status
-    assert check.found == f"kernel {kernel}: module {version}, licence {licence}"
+    assert check.found == snapshot
 
 
 @pytest.mark.parametrize(("selected", "status"), [("Dual MIT/GPL", "pass"), ("NVIDIA", "fail"), (None, "unknown")])
@@ -338,7 +351,9 @@ def test_of_open_and_proprietary_prebuilt_modules_the_one_that_loads_counts(
         assert "kernel/nvidia-580/nvidia.ko" in str(check.remedy)
 
 
-def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_path: Path) -> None:
+def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     (tmp_path / "boot").mkdir()
     for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):
         (tmp_path / f"boot/vmlinuz-{kernel}").touch()
@@ -353,13 +368,10 @@ def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_pat
     put(tmp_path, "/var/lib/dkms/broadcom-sta/6.30/build/make.log", "another module\n")
     put(tmp_path, "/var/lib/dkms/nvidia-current/550.54.14/build/make.log", "")
     check = by_id(driver_checks.run(host(tmp_path)))["driver.module_built"]
-    assert (check.status, check.found) == ("fail", "kernel 6.1.0-56-amd64 has no nvidia module")
-    assert check.expected == "module 580.95.05, licence Dual MIT/GPL"
-    assert check.remedy == (
-        "Install the headers of kernel 6.1.0-56-amd64 and run `dkms autoinstall -k 6.1.0-56-amd64`. "
-        "/var/lib/dkms/nvidia-current/550.163.01/build/make.log ends with: "
-        "line 5 | line 6 | line 7 | line 8 | nv-pci.c:237: too few arguments"
-    )
+    assert check.status == "fail"
+    assert check.found == snapshot
+    assert check.expected == snapshot
+    assert check.remedy == snapshot
 
 
 def test_the_build_log_is_that_of_a_planned_package(tmp_path: Path) -> None:
@@ -397,31 +409,34 @@ def test_prebuilt_module_that_is_missing_needs_no_headers(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("kernel_module", "status", "text"),
+    ("kernel_module", "status"),
     [
-        ("loaded", "fail", "no kernel to build for is installed"),
-        ("built", "fail", "no kernel to build for is installed"),
-        ("not_managed", "skip", "the kernel belongs to the machine that runs this container"),
+        ("loaded", "fail"),
+        ("built", "fail"),
+        ("not_managed", "skip"),
     ],
 )
-def test_host_without_a_kernel(tmp_path: Path, kernel_module: str, status: str, text: str) -> None:
+def test_host_without_a_kernel(tmp_path: Path, kernel_module: str, status: str, snapshot: SnapshotAssertion) -> None:
     check = by_id(driver_checks.run(host(tmp_path, kernel_module=kernel_module)))["driver.module_built"]
-    assert (check.status, str(check.found or check.reason).startswith(text)) == (status, True)
+    assert check.status == status
+    assert (check.found or check.reason) == snapshot
     assert ("Install a kernel with its headers." in str(check.remedy)) == (status == "fail")
 
 
 @pytest.mark.parametrize(("kernel_module", "lacking"), [("built", "6.1.0-56-amd64"), ("loaded", "6.1.0-9-amd64")])
 def test_newest_kernel_with_headers_needs_the_module_where_it_is_only_built(
-    tmp_path: Path, kernel_module: str, lacking: str
+    tmp_path: Path, kernel_module: str, lacking: str, snapshot: SnapshotAssertion
 ) -> None:
     """As in an image that another machine will start: the kernel with the headers may not be installed."""
     put(tmp_path, "/boot/vmlinuz-6.1.0-9-amd64")
     put(tmp_path, "/lib/modules/6.1.0-56-amd64/build/Makefile")
     check = by_id(driver_checks.run(host(tmp_path, kernel_module=kernel_module)))["driver.module_built"]
-    assert check.found == f"kernel {lacking} has no nvidia module"
+    assert check.found == snapshot
 
 
-def test_a_kernel_that_the_guard_holds_back_without_a_module_is_a_warning(tmp_path: Path) -> None:
+def test_a_kernel_that_the_guard_holds_back_without_a_module_is_a_warning(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     (tmp_path / "boot/grub").mkdir(parents=True)
     for kernel in ("6.1.0-50-amd64", "6.1.0-56-amd64"):
         (tmp_path / f"boot/vmlinuz-{kernel}").touch()
@@ -434,18 +449,16 @@ def test_a_kernel_that_the_guard_holds_back_without_a_module_is_a_warning(tmp_pa
     put_grub_menu(tmp_path, ("6.1.0-56-amd64", "6.1.0-50-amd64"))
     context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL"))
     check = by_id(driver_checks.run(context))["driver.module_built"]
-    assert (check.status, check.found) == (
-        "warn",
-        "kernel 6.1.0-50-amd64: module 580.95.05, licence Dual MIT/GPL; kernel 6.1.0-56-amd64 has no nvidia module: it "
-        "is kept from being the default",
-    )
+    assert check.status == "warn"
+    assert check.found == snapshot
     assert "dkms autoinstall -k 6.1.0-56-amd64" in str(check.remedy)
     module.unlink()
     check = by_id(driver_checks.run(context))["driver.module_built"]
-    assert (check.status, check.found) == ("fail", "kernel 6.1.0-50-amd64 has no nvidia module")
+    assert check.status == "fail"
+    assert check.found == snapshot
 
 
-def test_modules_of_a_simulated_driver_count_where_they_are_built(tmp_path: Path) -> None:
+def test_modules_of_a_simulated_driver_count_where_they_are_built(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """In a container none is; a virtual machine has a kernel of its own."""
     (tmp_path / "boot").mkdir()
     (tmp_path / "boot/vmlinuz-6.1.0-50-amd64").touch()
@@ -455,10 +468,11 @@ def test_modules_of_a_simulated_driver_count_where_they_are_built(tmp_path: Path
     module.parent.mkdir(parents=True)
     module.touch()
     check = by_id(driver_checks.run(context))["driver.module_built"]
-    assert (check.status, check.found) == ("fail", "kernel 6.1.0-50-amd64: module 570.1.2, licence Dual MIT/GPL")
+    assert check.status == "fail"
+    assert check.found == snapshot
 
 
-def test_of_two_flavours_the_one_that_starts_next_needs_the_module(tmp_path: Path) -> None:
+def test_of_two_flavours_the_one_that_starts_next_needs_the_module(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """DGX OS has Ubuntu's kernels beside NVIDIA's; the newest one is not the one that its GRUB starts."""
     (tmp_path / "boot").mkdir()
     for kernel in ("6.8.0-1030-nvidia", "6.8.0-149-generic"):
@@ -472,7 +486,8 @@ def test_of_two_flavours_the_one_that_starts_next_needs_the_module(tmp_path: Pat
     assert by_id(driver_checks.run(context))["driver.module_built"].status == "pass"
     put_grub_menu(tmp_path, menu, entry.format("6.8.0-149-generic"), "Ubuntu")
     check = by_id(driver_checks.run(context))["driver.module_built"]
-    assert (check.status, check.found) == ("fail", "kernel 6.8.0-149-generic has no nvidia module")
+    assert check.status == "fail"
+    assert check.found == snapshot
 
 
 # Two flavours on one host: releases of tests/fixtures/kernels/proc_version.yml.
@@ -540,14 +555,14 @@ def test_with_secure_boot_the_module_must_be_signed_by_a_trusted_key(
         assert ("sudo mokutil --import /var/lib/dkms/mok.pub" in str(check.remedy)) == bool(signer)
 
 
-def test_signed_module_of_another_version_is_to_be_built_again(tmp_path: Path) -> None:
+def test_signed_module_of_another_version_is_to_be_built_again(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     two_flavours(tmp_path, OEM, [OEM])
     put(tmp_path, secure_boot.SECURE_BOOT, b"\6\0\0\0\1")
     check = by_id(driver_checks.run(host(tmp_path, run=modinfo("570.1.2", "Dual MIT/GPL", DKMS))))[
         "driver.module_built"
     ]
     assert (check.status, "dkms autoinstall -k" in str(check.remedy)) == ("fail", True)
-    assert check.found == f"kernel {OEM}: module 570.1.2, licence Dual MIT/GPL, signed by {DKMS}"
+    assert check.found == snapshot
 
 
 def test_key_whose_certificate_is_not_found_has_a_placeholder(tmp_path: Path) -> None:
@@ -573,10 +588,11 @@ def test_worst_of_two_kernels_counts_and_both_are_shown(tmp_path: Path, version:
     )
 
 
-def test_failure_counts_before_a_kernel_whose_module_is_unknown(tmp_path: Path) -> None:
+def test_failure_counts_before_a_kernel_whose_module_is_unknown(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     two_flavours(tmp_path, AWS, [AWS])
     check = by_id(driver_checks.run(host(tmp_path, run=modinfo("nonsense", "NVIDIA"))))["driver.module_built"]
-    assert (check.status, check.found) == ("fail", f"kernel {AWS}: unknown; kernel {OEM} has no nvidia module")
+    assert check.status == "fail"
+    assert check.found == snapshot
 
 
 def test_where_the_kernels_keys_cannot_be_read_a_signature_is_unknown(tmp_path: Path) -> None:
@@ -623,13 +639,13 @@ def failed(found: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {check_id: check["found"] for check_id, check in found.items() if check["status"] == "fail"}
 
 
-def test_healthy_host_passes(simulated: SimulatedHost) -> None:
+def test_healthy_host_passes(simulated: SimulatedHost, snapshot: SnapshotAssertion) -> None:
     found = simulated.verify()
     driver = {check_id: check for check_id, check in found.items() if check_id.startswith("driver.")}
     assert {check_id: check["status"] for check_id, check in driver.items()} == dict.fromkeys(driver, "pass")
     assert failed(found) == {}
     assert driver["driver.pci_binding"]["found"] == "nvidia on 2 of 2"
-    assert driver["driver.fabric_manager"]["found"] == f"nvidia-fabricmanager {DRIVER}-1; service active; 4 NVSwitches"
+    assert driver["driver.fabric_manager"]["found"] == snapshot
     assert driver["driver.nouveau_absent"]["found"] == "not loaded"
 
 
@@ -746,12 +762,13 @@ def test_remedy_for_a_lost_gpu(simulated: SimulatedHost) -> None:
     "state",
     ["reloading", "inactive", "failed", "activating", "deactivating", "maintenance", "refreshing"],
 )
-def test_service_that_is_not_active_fails(simulated: SimulatedHost, state: str) -> None:
+def test_service_that_is_not_active_fails(simulated: SimulatedHost, state: str, snapshot: SnapshotAssertion) -> None:
     """Each word that systemctl prints is an answer."""
     simulated.answer("systemctl is-active nvidia-fabricmanager.service", state + "\n", exit_code=3)
     check = by_id(driver_checks.run(simulated.context()))["driver.fabric_manager"]
-    assert (check.status, check.expected) == ("fail", f"Fabric Manager {DRIVER}, active")
-    assert check.found == f"nvidia-fabricmanager {DRIVER}-1; service {state}; 4 NVSwitches"
+    assert check.status == "fail"
+    assert check.expected == snapshot
+    assert check.found == snapshot
 
 
 @pytest.mark.parametrize(
@@ -782,13 +799,16 @@ def test_service_whose_state_is_unknown(
     assert bool(check.reason) is (status == "unknown")
 
 
-def test_fabric_manager_without_a_switch_on_the_bus_is_judged(tmp_path: Path, simulated: SimulatedHost) -> None:
+def test_fabric_manager_without_a_switch_on_the_bus_is_judged(
+    tmp_path: Path, simulated: SimulatedHost, snapshot: SnapshotAssertion
+) -> None:
     """Systems whose switches are outside of the host have none on its PCI bus."""
     plain = SimulatedHost(tmp_path / "plain", [H200])
     plain.write("var/lib/dpkg/status", STATUS % (DRIVER + "-1"))
     plain.answer("systemctl is-active nvidia-fabricmanager.service", "active\n")
     check = by_id(driver_checks.run(plain.context()))["driver.fabric_manager"]
-    assert (check.status, check.found) == ("pass", f"nvidia-fabricmanager {DRIVER}-1; service active; 0 NVSwitches")
+    assert check.status == "pass"
+    assert check.found == snapshot
 
 
 def test_packages_that_cannot_be_read_leave_fabric_manager_unknown(simulated: SimulatedHost) -> None:
@@ -812,20 +832,22 @@ def test_driver_that_must_not_be_loaded_is_a_reason_to_skip(simulated: Simulated
     assert found["driver.pci_binding"].found == "0000:05:00.0: none, 0000:06:00.0: none"
 
 
-def test_bus_without_a_gpu_has_no_binding(tmp_path: Path) -> None:
+def test_bus_without_a_gpu_has_no_binding(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     check = by_id(driver_checks.run(host(tmp_path)))["driver.pci_binding"]
-    assert (check.status, check.reason, check.found) == ("skip", "the PCI bus has no GPU", None)
+    assert (check.status, check.found) == ("skip", None)
+    assert check.reason == snapshot
     check = by_id(driver_checks.run(host(tmp_path, driver_state="not_loaded")))["driver.pci_binding"]
     assert (check.status, check.found) == ("skip", None)
 
 
-def test_security_floor_without_a_version_is_unknown(simulated: SimulatedHost) -> None:
+def test_security_floor_without_a_version_is_unknown(simulated: SimulatedHost, snapshot: SnapshotAssertion) -> None:
     simulated.state(state="mismatch")
     check = simulated.verify()["driver.security_floor"]
-    assert (check["status"], check["reason"]) == ("unknown", "nvidia-smi reports no driver version")
+    assert check["status"] == "unknown"
+    assert check["reason"] == snapshot
 
 
-def test_security_floor_counts_for_each_gpu(tmp_path: Path) -> None:
+def test_security_floor_counts_for_each_gpu(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     smi = of_versions("580.95.05", "580.82.07")
     driver = {**PLAN["components"]["driver"], "security_floor": "580.95.05", "branch": 580}
     plan = {"components": {"driver": driver}}
@@ -835,7 +857,8 @@ def test_security_floor_counts_for_each_gpu(tmp_path: Path) -> None:
     assert (check.status, check.found, check.expected) == ("pass", "driver 580.95.05", "580.95.05 or newer")
     del driver["security_floor"]
     check = by_id(driver_checks.run(host(tmp_path, plan=plan)))["driver.security_floor"]
-    assert (check.status, check.reason) == ("skip", "the catalog has no security floor for driver branch 580")
+    assert check.status == "skip"
+    assert check.reason == snapshot
 
 
 def test_fabric_manager_is_skipped_without_nvswitches(tmp_path: Path, simulated: SimulatedHost) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import environment_checks
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.checks.contexts import by_id, host, without
 
@@ -103,7 +104,9 @@ def test_sudo_that_asks_for_a_password_is_skipped(every: Callable[..., dict[str,
     assert found["env.sudo"] == "skip"
 
 
-def test_each_environment_is_entered_as_people_and_services_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_environment_is_entered_as_people_and_services_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     """Without sudo and systemd these two are skipped; sudo may be in any directory of sshd's PATH."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     calls: list[tuple[list[str], Mapping[str, str] | None]] = []
@@ -113,10 +116,8 @@ def test_each_environment_is_entered_as_people_and_services_do(tmp_path: Path, m
         return command.Answer(0, NVCC, b"")
 
     found = by_id(environment_checks.run(host(tmp_path, run=run)))
-    assert (found["env.sudo"].reason, found["env.systemd_unit"].reason) == (
-        "sudo is not installed",
-        "systemd does not run on this host",
-    )
+    assert found["env.sudo"].reason == "sudo is not installed"
+    assert found["env.systemd_unit"].reason == snapshot
     (tmp_path / "run/systemd/system").mkdir(parents=True)
     (tmp_path / "usr/local/bin").mkdir(parents=True)
     (tmp_path / "usr/local/bin/sudo").touch()
@@ -152,11 +153,11 @@ def test_nvcc_that_cannot_be_started_is_not_a_shell_that_cannot(code: int, messa
     assert status == "fail" or str(check.reason).startswith("/bin/bash: exit ")
 
 
-def test_environment_file_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+def test_environment_file_that_cannot_be_read_is_unknown(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     (tmp_path / "etc/environment").mkdir(parents=True)
     found = by_id(environment_checks.run(host(tmp_path, run=lambda *args: command.Answer(0, NVCC, b""))))
     assert found["env.ssh_no_profile"].status == "unknown"
-    assert found["env.ssh_no_profile"].reason == "/etc/environment cannot be read: Is a directory"
+    assert found["env.ssh_no_profile"].reason == snapshot
     assert found["env.login_shell"].status == "pass"
 
 

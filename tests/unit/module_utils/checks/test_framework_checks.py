@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.framework_probe import MARK
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import CheckSpec
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.checks.contexts import host
 
@@ -114,10 +115,10 @@ HUNG, KILLED = Answer(command.TIMED_OUT, b"", b"/bin/bash did not end within 300
 SILENT = Answer(0, b"", b"")
 
 
-def test_crash_before_a_part_is_a_failure_with_the_last_lines() -> None:
+def test_crash_before_a_part_is_a_failure_with_the_last_lines(snapshot: SnapshotAssertion) -> None:
     check = framework_checks.not_printed(SPEC, "PyTorch", CRASHED)
     assert (check.status, check.expected) == ("fail", "e")
-    assert check.found == "the process ended early: killed by signal 11: 2 | 3 | 4 | Segmentation fault"
+    assert check.found == snapshot
     assert "import PyTorch" in str(check.remedy)
 
 
@@ -144,13 +145,13 @@ def test_part_without_an_answer_is_unknown(answer: Answer) -> None:
     ],
     ids=["import", "no environment", "crashed", "hung", "killed", "silent"],
 )
-def test_framework_that_is_not_imported(answer: Answer, statuses: list[str]) -> None:
+def test_framework_that_is_not_imported(answer: Answer, statuses: list[str], snapshot: SnapshotAssertion) -> None:
     checks = framework_checks.not_imported(SPECS, "PyTorch", answer, "2.15.0")
     assert [(check.id, check.status) for check in checks] == list(zip(("x.version", "a.b"), statuses, strict=True))
     reason = "importing PyTorch: " + answer.ending()
     if statuses[0] == "fail":
         assert (checks[0].found, checks[0].expected, checks[0].remedy) == (reason, "2.15.0", model.REAPPLY)
-        assert checks[1].reason == "PyTorch cannot be imported, see x.version"
+        assert checks[1].reason == snapshot
     else:
         assert {check.reason for check in checks} == {reason}
 
@@ -315,11 +316,13 @@ def test_texts_of_a_computation(
     ("output", "changes", "gpus"),
     [({}, {}, 2), ({}, SIMULATED, 0), ({"devices": ["cuda:0"]}, SIMULATED, 1), ({"devices": ["cuda:0"]}, {}, 2)],
 )
-def test_computation_that_crashes_fails(output: dict[str, Any], changes: dict[str, Any], gpus: int) -> None:
+def test_computation_that_crashes_fails(
+    output: dict[str, Any], changes: dict[str, Any], gpus: int, snapshot: SnapshotAssertion
+) -> None:
     spec = CheckSpec("pytorch.matmul", measures="m", expected="e", skipped="s", remedy="r")
     check = framework_checks.computed(host(**changes), spec, "PyTorch", output, CRASHED, 1e-5)
     assert (check.status, str(check.found).startswith("the process ended early: killed by ")) == ("fail", True)
-    assert check.expected == f"each of {gpus} GPUs agrees to 1e-05 of the largest element"
+    assert check.expected == snapshot
 
 
 def test_checks_say_what_the_probe_computes() -> None:

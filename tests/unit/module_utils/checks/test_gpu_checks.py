@@ -22,6 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit import published
 from tests.unit.module_utils.checks.contexts import Run, by_id, host, without
@@ -829,22 +830,22 @@ def test_links_are_judged_beside_those_of_the_same_model(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "reason"),
+    "gpus",
     [
-        ([with_links(SXM, "sleeping")] * 2, "GPU 0, 1: nvidia-smi nvlink -s printed sleeping"),
-        ([with_links(SXM, FOUR), with_links(SXM, NO_LINK)], "GPU 1: nvidia-smi nvlink -s lists no link"),
-        ([with_links(SXM, INACTIVE), with_links(SXM, NO_LINK)], "GPU 1: nvidia-smi nvlink -s lists no link"),
-        ([with_links(SXM, ""), with_links(SXM, "", **IN_A_FABRIC)], "GPU 1: nvidia-smi nvlink -s lists no link"),
-        (
-            [with_links(SXM, FOUR), with_links(SXM, lines(25, 25))],
-            "GPU 1: nvidia-smi nvlink -s does not list the links 2, 3, as of its peers",
-        ),
+        [with_links(SXM, "sleeping")] * 2,
+        [with_links(SXM, FOUR), with_links(SXM, NO_LINK)],
+        [with_links(SXM, INACTIVE), with_links(SXM, NO_LINK)],
+        [with_links(SXM, ""), with_links(SXM, "", **IN_A_FABRIC)],
+        [with_links(SXM, FOUR), with_links(SXM, lines(25, 25))],
     ],
     ids=["nonsense", "none beside a peer's", "none beside a peer's inactive ones", "none in a fabric", "some"],
 )
-def test_links_that_must_be_listed_are_unknown(gpus: list[tuple[dict[str, str], str]], reason: str) -> None:
+def test_links_that_must_be_listed_are_unknown(
+    gpus: list[tuple[dict[str, str], str]], snapshot: SnapshotAssertion
+) -> None:
     check = nvlink_check(host(), gpus)
-    assert (check.status, check.reason) == ("unknown", reason)
+    assert check.status == "unknown"
+    assert check.reason == snapshot
 
 
 def test_with_a_switch_on_the_pci_bus_each_link_must_be_up(tmp_path: Path) -> None:
@@ -1096,14 +1097,14 @@ def test_list_of_gpus_that_nvidia_smi_does_not_print_is_unknown(
 
 
 @pytest.mark.parametrize("listed", [0, 1])
-def test_gpu_that_the_document_lacks_fails(processes: ProcessHost, listed: int) -> None:
+def test_gpu_that_the_document_lacks_fails(processes: ProcessHost, listed: int, snapshot: SnapshotAssertion) -> None:
     processes.gpus = listed
     processes.write_document()
     processes.gpus = 2
     found = processes.checked()
     expected = {**{spec.id: "unknown" for spec in gpu_checks.CHECKS}, "gpu.xid_errors": "pass", "gpu.answers": "fail"}
     assert outcomes(found) == expected
-    assert found["gpu.answers"].found == f"nvidia-smi -q -x lists {listed} of 2 GPUs"
+    assert found["gpu.answers"].found == snapshot
 
 
 def test_gpu_that_both_queries_lack_fails(processes: ProcessHost) -> None:
@@ -1152,35 +1153,28 @@ def test_error_in_a_field_of_a_row_raises_nothing(processes: ProcessHost, word: 
 
 
 @pytest.mark.parametrize(
-    ("current", "requested", "status", "found", "remedy"),
+    ("current", "requested", "status", "found"),
     [
         # stackhpc/ansible-slurm-appliance issue 975
-        ("500.00 W", "500.00 W", "warn", "GPU 1: power limit 500 W of 700 W (default)", "`nvidia-smi -i 1 -pl 700`"),
-        (
-            "500.00 W",
-            "700.00 W",
-            "warn",
-            "GPU 1: power limit 500 W of 700 W (default), which is requested",
-            "(BMC) limits more",
-        ),
-        ("500.00 W", "ERR!", "warn", "GPU 1: power limit 500 W of 700 W (default)", "`nvidia-smi -i 1 -pl 700`"),
+        ("500.00 W", "500.00 W", "warn", "GPU 1: power limit 500 W of 700 W (default)"),
+        ("500.00 W", "700.00 W", "warn", "GPU 1: power limit 500 W of 700 W (default), which is requested"),
+        ("500.00 W", "ERR!", "warn", "GPU 1: power limit 500 W of 700 W (default)"),
         # NVIDIA/open-gpu-kernel-modules issue 483: laptops
-        ("80.00 W", "N/A", "skip", "GPU 1: power limit 80 W of 700 W (default), which the platform sets", ""),
-        ("700.00 W", "N/A", "pass", "GPU 0, 1: power limit 700 W of 700 W (default)", ""),
-        ("700.00 W", "500.00 W", "pass", "GPU 0, 1: power limit 700 W of 700 W (default)", ""),
-        ("750.00 W", "750.00 W", "pass", "GPU 1: power limit 750 W of 700 W (default)", ""),
-        ("N/A", "N/A", "skip", "GPU 1: power limit not reported", ""),
+        ("80.00 W", "N/A", "skip", "GPU 1: power limit 80 W of 700 W (default), which the platform sets"),
+        ("700.00 W", "N/A", "pass", "GPU 0, 1: power limit 700 W of 700 W (default)"),
+        ("700.00 W", "500.00 W", "pass", "GPU 0, 1: power limit 700 W of 700 W (default)"),
+        ("750.00 W", "750.00 W", "pass", "GPU 1: power limit 750 W of 700 W (default)"),
+        ("N/A", "N/A", "skip", "GPU 1: power limit not reported"),
     ],
 )
 def test_power_limit_below_its_default(
-    processes: ProcessHost, current: str, requested: str, status: str, found: str, remedy: str
+    processes: ProcessHost, current: str, requested: str, status: str, found: str, snapshot: SnapshotAssertion
 ) -> None:
     processes.write_document(current_power_limit={1: current}, requested_power_limit={1: requested})
     check = processes.checked()["gpu.power_limit"]
     assert check.status == status
     assert found in str(check.found)
-    assert remedy in str(check.remedy)
-    assert remedy or "nvidia-smi" not in str(check.remedy)
+    assert check.remedy == snapshot
 
 
 CEILING_LIMITS = (("current", 500), ("requested", 500), ("default", 700))
@@ -1206,12 +1200,15 @@ def test_failure_of_one_gpu_counts_though_another_is_unreadable(processes: Proce
     assert found["gpu.ecc_errors"].found == "GPU 1: uncorrectable errors: dram_uncorrectable 5"
 
 
-def test_gpu_in_mig_mode_leaves_the_links_of_the_others_judged(processes: ProcessHost) -> None:
+def test_gpu_in_mig_mode_leaves_the_links_of_the_others_judged(
+    processes: ProcessHost, snapshot: SnapshotAssertion
+) -> None:
     mig = HEAD % (0, "NVIDIA H100 80GB HBM3", 0) + "Nvlink queries are not supported for Devices in MIG mode\n"
     other = HEAD % (1, "NVIDIA H100 80GB HBM3", 1)
     processes.write("links", mig + other + LINKS)
     found = processes.checked()["gpu.nvlink"]
-    assert (found.status, found.found) == ("pass", "GPU 0: no NVLink in MIG mode; GPU 1: 18 links of 18 at 26.562 GB/s")
+    assert found.status == "pass"
+    assert found.found == snapshot
     processes.write("links", mig + other + LINKS.replace("Link 3: 26.562 GB/s", "Link 3: <inactive>"))
     assert processes.checked()["gpu.nvlink"].status == "fail"
     processes.write("links", mig + mig.replace("GPU 0", "GPU 1"))
@@ -1359,14 +1356,14 @@ def test_dmesg_is_read_without_a_journal(logging_host: SimulatedHost) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no kernel messages here\n"])
-def test_kernel_log_that_cannot_be_read_is_unknown(logging_host: SimulatedHost, text: str) -> None:
+def test_kernel_log_that_cannot_be_read_is_unknown(
+    logging_host: SimulatedHost, text: str, snapshot: SnapshotAssertion
+) -> None:
     logging_host.answer("journalctl --dmesg", text)
     logging_host.answer("dmesg", "dmesg: read kernel buffer failed: Operation not permitted", exit_code=1)
     check = xid_errors(logging_host.context())
     assert check.status == "unknown"
-    assert check.reason == (
-        "journalctl: no kernel message; dmesg: exit 1: dmesg: read kernel buffer failed: Operation not permitted"
-    )
+    assert check.reason == snapshot
 
 
 @pytest.mark.parametrize("kernel_module", ["not_managed", "built"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import package_checks
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.checks.contexts import PROBE_FIXTURES, by_id, host
 
@@ -46,21 +47,19 @@ def test_outcomes(root: Path, packages: list[str], installed: str, held: str) ->
     ]
 
 
-def test_texts_name_the_packages(root: Path) -> None:
+def test_texts_name_the_packages(root: Path, snapshot: SnapshotAssertion) -> None:
     context = host(root, plan=plan("libnccl2=2.30.7-1+cuda13.2", "libnccl-dev", "nvidia-absent=1"))
     checks = by_id(package_checks.run(context, "x86_64"))
-    assert checks["packages.installed"].found == (
-        "libnccl2 is 2.32.3-1+cuda13.2 instead of 2.30.7-1+cuda13.2; nvidia-absent is not installed"
-    )
+    assert checks["packages.installed"].found == snapshot
     assert checks["packages.held"].found == "not held: libnccl-dev, nvidia-absent"
-    assert checks["packages.held"].remedy == "Run `apt-mark hold libnccl-dev nvidia-absent`."
+    assert checks["packages.held"].remedy == snapshot
     well = by_id(package_checks.run(host(root, plan=plan("libnccl2")), "x86_64"))
     assert (well["packages.installed"].found, well["packages.held"].found) == (
         "1 packages as planned",
         "1 packages held",
     )
     damaged = by_id(package_checks.run(host(root, plan=plan("nvidia-broken", "cuda-cfg")), "x86_64"))
-    assert damaged["packages.installed"].found == "cuda-cfg is config-files; nvidia-broken is half-configured"
+    assert damaged["packages.installed"].found == snapshot
 
 
 @pytest.mark.parametrize("component", ["driver", "cuda", "cudnn", "nccl"])

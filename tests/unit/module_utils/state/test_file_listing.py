@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_listing
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
 
@@ -77,13 +78,13 @@ def test_edited_settings_and_files_of_others_are_no_damage(root: Path) -> None:
 
 
 @needs_dpkg
-def test_another_owner_is_found(root: Path) -> None:
+def test_another_owner_is_found(root: Path, snapshot: SnapshotAssertion) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can change the owner of a file")
     before = file_listing.of_package(str(root), "cuda")
     os.chown(root / NVCC.lstrip("/"), 7, 8)
     found = file_listing.differing(before, file_listing.of_package(str(root), "cuda"))
-    assert file_listing.describe(*found[NVCC]) == "owner was 0:0, is 7:8"
+    assert file_listing.describe(*found[NVCC]) == snapshot
 
 
 @pytest.fixture

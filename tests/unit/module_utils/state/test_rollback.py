@@ -195,12 +195,12 @@ def test_check_mode_reports_the_changes_and_makes_none(changed):
     assert store.read(str(changed.directory), store.APPLIED)["parts"], "the record of the last run is still valid"
 
 
-def test_every_part_counts_as_changed_before_anything_is(changed):
+def test_every_part_counts_as_changed_before_anything_is(changed, snapshot):
     changed.packages.failing = {"install": "E: no"}
     with pytest.raises(apt_commands.AptError):
         changed.restore()
     (found,) = differences(str(changed.directory)).values()
-    assert found["why"] == "a run began to change it and did not complete"
+    assert found["why"] == snapshot
 
 
 def test_nothing_is_restored_while_another_process_holds_a_lock(changed):
@@ -296,7 +296,7 @@ def test_sources_and_keys_refresh_the_package_lists(changed, monkeypatch, path, 
     assert any("update" in command for command in changed.packages.commands) == refreshed
 
 
-def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tmp_path, monkeypatch):
+def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tmp_path, monkeypatch, snapshot):
     """Else GRUB would boot the kernel that a guard chose which is gone."""
     script, unit = tmp_path / "grub.d/07_gpuhost", tmp_path / "system/gpuhost-kernel-guard.service"
     monkeypatch.setattr(rollback, "BOOT_COUNT", str(script))
@@ -310,7 +310,7 @@ def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tm
     store.write(str(changed.directory), store.VERIFIED, changed.record)
     changed.packages.set({"libnccl2": ("2.32.3-1", "installed", "install")})
     changed.packages.failing = {"update-grub": "grub-probe: error"}
-    assert changed.restore().warnings == ["`update-grub` failed with status 100: grub-probe: error"]
+    assert changed.restore().warnings == snapshot
     assert ["systemctl", "daemon-reload"] in changed.packages.commands
     unset = ["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"]
     assert changed.packages.commands.index(unset) < changed.packages.commands.index(["update-grub"])
@@ -403,7 +403,7 @@ def test_a_record_without_files_or_with_changed_settings_refreshes_the_linkers_c
     assert changed.packages.commands == [["ldconfig"]]
 
 
-def test_a_module_of_others_that_does_not_build_is_a_warning_of_the_rollback(changed):
+def test_a_module_of_others_that_does_not_build_is_a_warning_of_the_rollback(changed, snapshot):
     class Warning(apt_commands.Apt):
         def install(self, *words: Any, **options: Any) -> None:
             super().install(*words, **options)
@@ -411,7 +411,7 @@ def test_a_module_of_others_that_does_not_build_is_a_warning_of_the_rollback(cha
 
     apt = Warning(changed.packages, 1, str(changed.directory / "packages"), str(changed.packages.root))
     result = rollback.Rollback(str(changed.directory), apt, changed.packages).restore(store.VERIFIED, [])
-    assert result.warnings == ["DKMS could not build zfs/2.1.5."]
+    assert result.warnings == snapshot
 
 
 def test_a_failed_alternative_names_the_command(changed):
@@ -487,10 +487,10 @@ def test_a_doubt_stays_where_nothing_had_to_be_restored(changed, text):
     assert bool(result.changes) is (text == "changed\n")
 
 
-def test_a_record_of_an_earlier_release_has_every_part_applied_again(changed):
+def test_a_record_of_an_earlier_release_has_every_part_applied_again(changed, snapshot):
     changed.restore()
     (found,) = differences(str(changed.directory)).values()
-    assert found["why"] == "a run began to change it and did not complete"
+    assert found["why"] == snapshot
 
 
 class Environments:
