@@ -171,20 +171,6 @@ def test_the_name_of_nvidias_repository(host, snapshot):
 
 
 @pytest.mark.parametrize(
-    ("scope", "component", "setting"),
-    [
-        ("host", "cuda", "cuda=none"),
-        ("host", "tensorflow", "tensorflow=none"),
-        ("frameworks", "cuda", "scope=frameworks"),
-        ("frameworks", "tensorflow", "tensorflow=none"),
-    ],
-)
-def test_what_leaves_a_component_alone(scope, component, setting):
-    whole = ResolveContext(frozen_catalog(), HOST, Request(scope=scope), ())
-    assert whole.unmanaged(component) == f"not managed (gpu_stack_{setting}): what is installed stays"
-
-
-@pytest.mark.parametrize(
     ("found", "text"),
     [
         (["12.9"], "CUDA 12.9"),
@@ -243,19 +229,6 @@ def test_not_in_repository_lists_offered_toolkits():
     assert codes(made) == ["not-in-repository"]
     assert "13.2.1, 13.0.2" in made["problems"][0]["message"]
     assert made["problems"][0]["remedy"].startswith("set gpu_stack_cuda=13.0 (")
-
-
-def test_not_in_repository_lists_offered_versions():
-    made = plan("debian-12", "H200", offers=debian_offers(), driver="580.178.04")
-    message = made["problems"][0]["message"]
-    assert codes(made) == ["not-in-repository"]
-    assert "595.71.05" in message
-    assert "580.126.16" in message
-    cuda = plan("debian-12", "H200", offers=debian_offers(), cuda="12.9")
-    assert "13.2.1, 13.0.2" in cuda["problems"][0]["message"]
-    nccl = plan("debian-12", "H200", offers=debian_offers(), nccl="2.27.7")
-    assert codes(nccl) == ["not-in-repository"]
-    assert "2.29.7" in nccl["problems"][0]["message"]
 
 
 @pytest.mark.parametrize("offers", [None, debian_offers()], ids=["not read", "read"])

@@ -96,36 +96,10 @@ def test_builds_of_pytorchs_own_index(gpu, asked, requirement, index):
     assert made["index"] == f"https://download.pytorch.org/whl/{index}"
 
 
-@pytest.mark.parametrize(
-    ("asked", "meaning"),
-    [
-        ({"cuda": "13.2"}, None),
-        ({"cuda": "13.1"}, "PyTorch warns of them"),
-        ({"cuda": "12.9", "pytorch": "2.15"}, "PyTorch refuses to build CUDA extensions with this nvcc"),
-        ({"cuda": "13.2", "pytorch_cuda": "12.6"}, "PyTorch refuses to build CUDA extensions with this nvcc"),
-        ({"cuda": "none"}, None),
-        ({"cuda": "13.1", "pytorch": "none"}, None),
-    ],
-)
-def test_a_difference_to_the_toolkit_is_a_warning(asked, meaning):
-    made = plan("debian-12", "H200", **{"pytorch": "auto", **asked})
-    assert made["ok"]
-    found = [w["message"] for w in made["warnings"] if w["code"] == "pytorch-cuda-differs"]
-    assert len(found) == (meaning is not None)
-    assert all(f"the toolkit is CUDA {asked['cuda']}: " in text and meaning in text for text in found)
-
-
 def test_an_old_gpu_has_no_other_pytorch():
     made = plan("debian-12", "GTX 1080", pytorch="auto", pytorch_cuda="12.8", tensorflow="none")
     assert [p["code"] for p in made["problems"]] == ["gpu-dropped-by-cuda"]
     assert made["remedies"][0]["request"] == {"pytorch_cuda": "12.6"}
-
-
-def test_a_release_without_the_cuda_names_those_that_have_it():
-    (problem,) = plan("debian-12", "H200", pytorch="2.15", pytorch_cuda="12.6", tensorflow="none")["problems"]
-    assert problem["code"] == "pytorch-cuda-mismatch"
-    assert "PyTorch 2.15.0 has builds for CUDA 13.0, 13.2, none for CUDA 12.6" in problem["message"]
-    assert "are of PyTorch 2.14.1, 2.13.0, 2.12.1" in problem["message"]
 
 
 # PyTorch in place of TensorFlow ----------------------------------------------------------------------------------

@@ -385,6 +385,7 @@ def test_a_requested_cudnn_with_which_pytorch_fails_is_refused(snapshot):
         ({"pytorch_cuda": "12.6"}, ("2.14.1", "12.6", "13.2")),
         ({"cuda": "12.6", "pytorch_cuda": "12.6"}, None),
         ({"cuda": "none"}, None),
+        ({"cuda": "12.9", "pytorch": "2.15"}, ("2.15.0", "13.2", "12.9")),
     ],
     ids=[
         "auto",
@@ -397,6 +398,7 @@ def test_a_requested_cudnn_with_which_pytorch_fails_is_refused(snapshot):
         "requested build",
         "requested with its toolkit",
         "no toolkit",
+        "toolkit of another major",
     ],
 )
 def test_why_a_build_of_pytorch_is_chosen(asked, differs, snapshot):
