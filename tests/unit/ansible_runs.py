@@ -11,6 +11,7 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
 COLLECTIONS = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections")}  # not one that is installed on this machine
+PIPELINING = {"ANSIBLE_PIPELINING": "true"}  # as ansible.cfg has it, which a directory of a test has not
 INTERPRETER = ("-e", f"ansible_python_interpreter={sys.executable}")
 THIS_MACHINE = ("-i", "localhost,", "-c", "local", *INTERPRETER)
 
@@ -22,7 +23,7 @@ def run_playbook(
 ) -> Done:
     """Run ansible-playbook in a directory. answers: what is typed; settings: environment variables."""
     command = [Path(sys.executable).with_name("ansible-playbook"), *words]
-    environment = {**os.environ, **COLLECTIONS, "NO_COLOR": "1", **settings}
+    environment = {**os.environ, **COLLECTIONS, **PIPELINING, "NO_COLOR": "1", **settings}
     return subprocess.run(
         command, cwd=directory, env=environment, input=answers, capture_output=True, text=True, timeout=timeout
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.gpuhost.stack.plugins.filter.planning import FilterModule
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import host_report
 
@@ -22,13 +25,17 @@ from tests.unit.plugin_utils.verification.test_run_results import FILE
 from tests.unit.plugin_utils.verification.test_run_results import results as run_results
 
 PROJECT = Path(__file__).resolve().parents[3]
+ROLE = PROJECT / "roles/smoke_train"
 ON_GPUS = GOOD.replace("begin()", "begin(devices=GPUS, kind=None)")
 
 
-def train(tmp_path: Path, calls: str, verified: dict[str, Any] | None, **variables: Any) -> tuple[int, str]:
+def train(
+    tmp_path: Path, calls: str, verified: dict[str, Any] | None, installed: bool = True, **variables: Any
+) -> tuple[int, str]:
     """Train after a change on a host whose nvidia-smi fails; return the exit status and the output in one line.
 
-    calls: of the simulated worker; verified: what verified the host before this change.
+    calls: of the simulated worker; verified: what verified the host before this change; installed: the scripts are on
+    the host, and the role does not copy each of them, which takes longer than all else.
     """
     (tmp_path / "worker.py").write_text(f"{WORKER}\n{calls}\n")
     programs = {
@@ -63,7 +70,15 @@ def train(tmp_path: Path, calls: str, verified: dict[str, Any] | None, **variabl
         {"ansible.builtin.copy": results},
     ]
     play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(FILE)], "vars": values, "tasks": tasks}
-    return outcome(run_play(tmp_path, play))
+    words = []
+    if installed:
+        (tmp_path / "scripts").mkdir()
+        files = yaml.safe_load((ROLE / "vars/main.yml").read_text())["__smoke_train_files"]
+        for name in [*files, "tensorflow_worker.py"]:
+            source = name.replace("{{ role_path | realpath }}", str(ROLE))
+            shutil.copy(ROLE / "files" / source, tmp_path / "scripts")  # an absolute path stays
+        words = ["-e", json.dumps({"__smoke_train_files": [], "__smoke_train_workers": {"tensorflow": []}})]
+    return outcome(run_play(tmp_path, play, *words, ANSIBLE_LOG_PATH=f"{tmp_path}/log"))
 
 
 def outcome(done: Done) -> tuple[int, str]:
@@ -99,6 +114,12 @@ def test_training_without_an_answer_is_rolled_back_if_it_had_one(
     assert ("gpu-activity is unknown: found GPU 0: not recorded" in output) == (calls == ON_GPUS)
 
 
+def task_began(log: Path, name: str) -> float:
+    """Return the time at which a task began, by the log of ansible-playbook."""
+    (line,) = [line for line in log.read_text().splitlines() if f"TASK [{name}" in line]
+    return datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
+
+
 @pytest.mark.parametrize("ended", [True, False], ids=["it ends meanwhile", "it has died"])
 def test_a_rollback_waits_for_a_build_unless_it_has_died(tmp_path: Path, ended: bool) -> None:
     """The playbook is in another directory than ours, like one that imports ours by name."""
@@ -107,14 +128,16 @@ def test_a_rollback_waits_for_a_build_unless_it_has_died(tmp_path: Path, ended: 
     result.write_text('{"started": 1, "finished": 0, "ansible_job_id": "j4711.1"}')
     job = {"ansible_job_id": result.name, "results_file": str(result)}
     builds = {"tensorflow": {"environment": "tensorflow-2.21.0", "timeout": 7230, "job": job}}
-    # Half a minute after the training, by when a rollback that does not wait is over.
-    end = 'until [ -e "$TRAINED" ]; do sleep 0.1; done; sleep 30; echo "{\\"changed\\": true}" > "$RESULT"'
-    paths = {"TRAINED": f"{tmp_path}/job/result.json", "RESULT": str(result)}  # not in the command, as that has the job
+    # Some seconds after the rollback has begun to wait.
+    end = 'until grep -qs "TASK .Wait for env" "$LOG"; do sleep 0.1; done; sleep 3; '
+    end += 'echo "{\\"changed\\": true}" > "$RESULT"'
+    paths = {"LOG": f"{tmp_path}/log", "RESULT": str(result)}  # not in the command, as that has the job
     build = subprocess.Popen(["sh", "-c", end if ended else "true", "j4711"], env={**os.environ, **paths})
     begin = time.monotonic()
     try:
         status, output = train(tmp_path, "os.abort()", None, __framework_env_states=builds)
         assert build.poll() == 0, "the rollback did not wait"
+        assert not ended or task_began(tmp_path / "log", "Restore the last verified") > result.stat().st_mtime
     finally:
         build.kill()
         build.wait()
@@ -125,7 +148,7 @@ def test_a_rollback_waits_for_a_build_unless_it_has_died(tmp_path: Path, ended: 
 
 def test_training_without_an_answer_verifies_a_host_if_unknown_is_a_warning(tmp_path: Path) -> None:
     """It had an answer before, by which the change would be rolled back; the next run trains again."""
-    status, output = train(tmp_path, ON_GPUS, before(gpu_activity="pass"), smoke_train_unknown="warn")
+    status, output = train(tmp_path, ON_GPUS, before(gpu_activity="pass"), False, smoke_train_unknown="warn")
     assert status == 0, output
     assert "gpu-activity is unknown: found GPU 0: not recorded" in output
     assert "Have the next run apply every part" not in output
