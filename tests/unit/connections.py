@@ -1,7 +1,8 @@
 """Run a task of this collection with ansible-playbook on this machine, over a connection that can be lost.
 
 The connection `cut` is Ansible's `local`, except that it fails as ssh does while the file of GPUHOST_TEST_CUT exists:
-every new command, and those that run when the file appears. Like sshd it leaves their processes alone.
+every new command, and those that run when the file appears. Like sshd it leaves their processes alone. A job of the
+host is asked every 0.2 seconds, and each of its answers is counted.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+from tests.unit.ansible_runs import PIPELINING
 
 PROJECT = Path(__file__).resolve().parents[2]
 PLUGIN = '''
@@ -24,6 +28,9 @@ description: For tests.
 import os
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.connection.local import Connection as Local
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import host_job
+
+host_job.POLL_SECONDS = (0.2,)
 
 
 class Connection(Local):
@@ -39,6 +46,9 @@ class Connection(Local):
         self._check()
         done = super().exec_command(*args, **options)
         self._check()
+        if b"gpuhost-job:" in done[1]:
+            with open(os.environ["GPUHOST_TEST_CUT"] + "-answers", "a") as stream:
+                stream.write(f"{os.getppid()}\\n")
         noise = os.path.join(os.path.dirname(os.environ["GPUHOST_TEST_CUT"]), "noise")
         if os.path.exists(noise) and b"gpuhost-job:" in done[1]:
             with open(noise, "rb") as stream:  # as ssh -tt returns what sudo prints
@@ -100,6 +110,7 @@ class Host:
             "ANSIBLE_ASYNC_DIR": str(self.directory / "jobs"),
             "ANSIBLE_FORCE_COLOR": "false",
             "GPUHOST_TEST_CUT": str(self.cut),
+            **PIPELINING,
         }
         command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "hosts.yml", *words]
         return subprocess.Popen(
@@ -122,6 +133,18 @@ class Host:
         """How many commands have failed while the connection was cut."""
         record = self.directory / "cut-refused"
         return len(record.read_text().splitlines()) if record.exists() else 0
+
+    def wait_for_answers(self, run: subprocess.Popen[str], count: int = 3) -> None:
+        """Wait until a run has asked so many more times for a job, and got an answer."""
+        record, wanted, deadline = self.directory / "cut-answers", None, time.monotonic() + 90
+        while True:
+            found = record.read_text().split().count(str(run.pid)) if record.exists() else 0
+            wanted = found + count if wanted is None else wanted
+            if found >= wanted:
+                return
+            assert run.poll() is None, run.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
     @property
     def jobs(self) -> list[Path]:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,12 @@ def options(host: Host, **changes: Any) -> dict[str, Any]:
 
 
 def wait_for(path: Path, run: subprocess.Popen[str]) -> None:
+    wait_until(path.exists, run)
+
+
+def wait_until(condition: Callable[[], bool], run: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 90
-    while not path.exists():
+    while not condition():
         assert run.poll() is None, run.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -73,7 +78,7 @@ def test_what_is_met_needs_no_job(host: Host) -> None:
 def test_progress_is_printed_and_the_result_of_the_job_is_that_of_the_task(host: Host) -> None:
     run = host.start(MODULE, options(host))
     wait_for(host.directory / "at-work", run)
-    time.sleep(4)
+    host.wait_for_answers(run)
     go(host)
     output, _ = run.communicate()
     result = host.result(output)
@@ -90,9 +95,9 @@ def test_a_lost_connection_is_tried_again_and_the_transaction_continues(host: Ho
     run = host.start(MODULE, options(host))
     wait_for(host.directory / "at-work", run)
     host.cut.touch()
-    time.sleep(4)
+    wait_until(lambda: host.refused >= 3, run)
     host.cut.unlink()
-    time.sleep(4)
+    host.wait_for_answers(run, 2)
     go(host)
     output, _ = run.communicate()
     assert "E: broken" in host.result(output)["msg"]
@@ -112,7 +117,7 @@ def test_a_lost_connection_is_tried_again_once_however_late_the_loss_is_noticed(
         assert line, output
         output += line
     host.cut.unlink()
-    time.sleep(1)
+    host.wait_for_answers(run, 1)
     go(host)
     output += run.communicate()[0]
     assert "gpu1: connected again after" in output
@@ -144,7 +149,7 @@ def test_a_killed_run_leaves_the_transaction_at_work_and_the_next_one_waits_for_
     run.communicate()
     (host.directory / "at-work").unlink()
     again = host.start(MODULE, options(host))
-    time.sleep(8)
+    host.wait_for_answers(again)
     assert again.poll() is None
     assert not (host.directory / "at-work").exists()
     go(host)
@@ -188,7 +193,7 @@ def test_a_transaction_whose_job_was_killed_is_waited_for(host: Host) -> None:
     number = status.name.split(".")[0]
     for pid in subprocess.run(["pgrep", "--full", number], capture_output=True, text=True).stdout.split():
         os.kill(int(pid), signal.SIGKILL)
-    time.sleep(8)
+    host.wait_for_answers(run)
     assert run.poll() is None
     go(host)
     output, _ = run.communicate(timeout=60)
@@ -200,7 +205,7 @@ def test_what_sudo_prints_hides_neither_progress_nor_death(host: Host) -> None:
     (host.directory / "noise").write_text("sudo: unable to resolve host gpu1: Name or service not known\r\n")
     run = host.start(MODULE, options(host))
     wait_for(host.directory / "at-work", run)
-    time.sleep(4)
+    host.wait_for_answers(run)
     holder = transaction_lock.read("/", str(host.directory / "state"))["running"]
     for pid in [
         *(path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if is_job(path, host)),

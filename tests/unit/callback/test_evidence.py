@@ -25,6 +25,15 @@ PLAYS = f"""
     - ansible.builtin.fail: {{msg: the disk burst}}
       when: inventory_hostname == "burst"
 """
+# Evidence of two hosts, one of which fails, without a probe, which takes longer than all else.
+FAILING = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - ansible.builtin.fail: {{msg: the disk burst}}
+      when: inventory_hostname == "burst"
+"""
 ONLY_PLAN = f"- {{hosts: all, gather_facts: false, tasks: [{{{SET_PLAN}}}]}}\n"
 
 
@@ -138,7 +147,7 @@ def test_a_run_whose_report_cannot_be_written_warns_once_and_prints_the_summary(
     place = Path(blocked) if blocked.startswith("/") else tmp_path / blocked
     if not place.is_dir():
         place.write_text("")
-    answer = play(tmp_path, PLAYS, hosts="localhost,burst,", GPUHOST_REPORTS=str(place / "reports"))
+    answer = play(tmp_path, FAILING, hosts="localhost,burst,", GPUHOST_REPORTS=str(place / "reports"))
     assert answer.returncode == 2, answer.stdout + answer.stderr
     output = " ".join((answer.stdout + answer.stderr).split())
     assert output.count("leaves no report") == 1
@@ -503,7 +512,7 @@ class CallbackModule(CallbackBase):
         print(json.dumps({"hosts": sorted(stats.processed)}))
 """
     )
-    answer = play(tmp_path, PLAYS, hosts="localhost,burst,", ANSIBLE_STDOUT_CALLBACK="as_json")
+    answer = play(tmp_path, FAILING, hosts="localhost,burst,", ANSIBLE_STDOUT_CALLBACK="as_json")
     assert answer.returncode == 2
     assert json.loads(answer.stdout) == {"hosts": ["burst", "localhost"]}
     assert "Overall: failed" in answer.stderr
