@@ -34,7 +34,7 @@ ADDRESSES = ("0000:1a:00.0", "0000:1b:00.0")  # those of the simulated CUDA's de
 SWITCH = "0000:c0:00.0"
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BUS_RATE, PAIR_RATE = "all_reduce.bus_gb_per_second", "peers.copy.gb_per_second"
-HANG_LIMIT = 1.0  # seconds; a hung program is waited for no longer, whatever time limit the check sets
+HANG_LIMIT = 0.3  # seconds; a hung program is waited for no longer, whatever time limit the check sets
 # What the simulated nvidia-smi reads besides SMI_STATE, by its own description; a faulty one has another script.
 SMI_READS = (
     "usr/share/gpuhost-simulated/nvidia-smi.json", "usr/share/gpuhost-simulated/kernel-modules-are-loadable",
