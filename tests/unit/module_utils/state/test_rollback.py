@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_words
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     applied,
@@ -265,7 +265,7 @@ def test_an_alternative_that_packages_select_is_set_back_to_automatic(changed):
 
 
 def test_restored_sources_refresh_the_package_lists_and_a_failure_is_a_warning(changed, monkeypatch):
-    monkeypatch.setattr(rollback, "APT_SOURCES", (str(changed.settings.parent),))
+    monkeypatch.setattr(apt_words, "SOURCES", (str(changed.settings.parent),))
     changed.packages.failing = {"update": "E: no network"}
     result = changed.restore()
     assert len(result.warnings) == 1
@@ -422,7 +422,7 @@ def test_a_failed_alternative_names_the_command(changed):
 
 
 def test_repositories_that_cannot_be_locked_are_a_warning(changed, monkeypatch):
-    monkeypatch.setattr(rollback, "APT_SOURCES", (str(changed.settings.parent),))
+    monkeypatch.setattr(apt_words, "SOURCES", (str(changed.settings.parent),))
     changed.packages.failing = {"update": "E: Could not get lock /var/lib/apt/lists/lock"}
     (warning,) = changed.restore().warnings
     assert "Could not get lock" in warning

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     Components,
     CudaComponent,
@@ -68,7 +69,7 @@ def component(name: str, data: dict[str, Any] | None) -> Any:
     kind, defaults = _KINDS[name]
     if data is None:
         return None
-    return kind(**{**defaults, **{key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}})
+    return records.from_json(kind, {**defaults, **data}, name)
 
 
 def planned(*components: str) -> Plan:

@@ -356,7 +356,7 @@ def test_a_damaged_host_is_not_said_to_match_the_plan(probed: dict[str, Any]) ->
     args = {**ARGS, "request": dict.fromkeys(("cuda", "cudnn", "nccl", "tensorflow", "pytorch"), "none")}
     driver = deciding.decide(probed, args, role_variables).plan.components.driver
     assert driver
-    named = [(*package.split("="), "1")[:2] for package in (*driver.packages, *driver.pinning_packages)]
+    named = [(package.name, package.version or "1") for package in (*driver.packages, *driver.pinning_packages)]
     installed = {**probed, "packages": {name: {"version": version} for name, version in named}}
     parts = deciding.decide(installed, args, role_variables).facts["gpu_stack_parts"]
     applied = {name: {"fingerprint": part["fingerprint"], "changed": []} for name, part in parts.items()}

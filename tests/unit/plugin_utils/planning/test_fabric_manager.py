@@ -53,7 +53,7 @@ class Host:
         """Install what is planned for this version, and load its module, whose captured file is of 580.95.05."""
         driver = self.plan(driver=version)[0].components.driver
         assert driver is not None
-        self.install(*driver.pinning_packages, *driver.packages)
+        self.install(*map(str, (*driver.pinning_packages, *driver.packages)))
         if loaded:
             put(self.root, proc_driver.PATH, LOADED.read_text().replace(OLD, version))
 

@@ -66,7 +66,7 @@ def certificate(path: Path, days: int) -> Path:
 
 def why(root: Path, url: str) -> tuple[str, str]:
     """Return the error of a host that has no lists of a repository, and what it is taken for."""
-    error = apt_lists.read(str(root / "host"), url, ["*"], "(?!)", "x86_64", True, command.run)["error"]
+    error = apt_lists.read(str(root / "host"), url, ["*"], "(?!)", "x86_64", True, command.run).error
     return str(error), repository.cause(str(error)).meaning
 
 

@@ -85,7 +85,7 @@ class Root:
             distro_cuda_package=names["distro_cuda_package"],
         )
         read = {**to_json(host_probe.probe(str(self.root), options)), "disk": None}
-        read["driver"]["nvidia_smi"] = {"gpus": nvidia_smi.parse(self.smi)[0]}
+        read["driver"]["nvidia_smi"] = {"gpus": to_json(nvidia_smi.parse(self.smi)[0])}
         found = Probe.from_json(read)
         return dataclasses.replace(found, repository=Repository(packages=offers) if offers else None)
 
