@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, TypeVar
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, digests, files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
@@ -43,9 +43,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     runfile,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels, transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, apt_state, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, apt_state
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Journal, foreign_holds
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_contents, last_result, run_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, run_lock
 
 Part = TypeVar("Part")
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system")
@@ -158,7 +159,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
         simulated=attempt("simulated parts", lambda: tuple(installed_stack.simulated(root))) or (),
     )
     if options.contents:
-        attempt("content of packages", file_contents.check_md5)
+        attempt("content of packages", digests.check_md5)
     return replace(found, errors=tuple(attempt.errors))
 
 
@@ -208,7 +209,7 @@ def _signatures_enforced(root: str, kernel: Kernel) -> SignaturesEnforced | None
 
 
 def _packages(root: str, options: Options) -> dict[str, ProbedPackage]:
-    found = dpkg.read(root, list(options.package_patterns))
+    found = database(root).read(list(options.package_patterns))
     return {name: ProbedPackage(row.version, row.status, row.held, row.depends) for name, row in found.items()}
 
 
@@ -219,7 +220,7 @@ def _newer_state(directory: str) -> str | None:
 
 def _foreign_holds(root: str, journal: Journal) -> dict[str, str]:
     """Return the installed versions of the packages that somebody else holds, "" for one that is not installed."""
-    held = dpkg.held(root)
+    held = database(root).held()
     absent = ("config-files", "not-installed")
     return {name: "" if held[name].status in absent else held[name].version for name in foreign_holds(held, journal)}
 

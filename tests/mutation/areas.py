@@ -39,7 +39,14 @@ AREAS = {
     "packages": Area(
         tuple(
             f"plugins/module_utils/packages/{name}.py"
-            for name in ("transaction", "restore", "apt/apt_output", "apt/apt_commands")
+            for name in (
+                "transaction",
+                "restore",
+                "decisions",
+                "apt/apt_output",
+                "apt/apt_commands",
+                "apt/dpkg_contents",
+            )
         ),
         ("module_utils/packages",),
     ),

@@ -18,6 +18,7 @@ FLOORS = {
         "packages/installed.py",
         "packages/decisions.py",
         "packages/port.py",
+        "packages/dkms.py",
         "packages/apt",
         "packages",
         "nvidia",

@@ -31,9 +31,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     nvidia_smi,
     proc_driver,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, dkms
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database, words
 
 NOT_LOADED_EXIT = 9
 LOST_EXIT = 15  # some releases exit with 255 and print the reason
@@ -392,15 +391,16 @@ def _modinfo(context: Context, options: list[str], field: str, module: str) -> s
 
 def _make_log(root: str, driver: dict[str, Any]) -> str:
     """Return the end of the DKMS build log of the driver's module: of a planned package, or else of no package."""
+    packages = database(root)
     names = [str(spec).split("=")[0] for spec in driver.get("packages") or []]
-    below = decisions.dependencies(names, dpkg.read(root), [".*"])
+    below = decisions.dependencies(names, packages.read(), [".*"])
     found = ["", ""]
-    for name in files.names(root, dpkg.DKMS_TREE):
-        for version in files.names(root, "%s/%s" % (dpkg.DKMS_TREE, name)):
-            path = "%s/%s/%s/build/make.log" % (dpkg.DKMS_TREE, name, version)
+    for name in files.names(root, dkms.TREE):
+        for version in files.names(root, "%s/%s" % (dkms.TREE, name)):
+            path = "%s/%s/%s/build/make.log" % (dkms.TREE, name, version)
             text = files.read_text(root, path)
             module = "%s/%s" % (name, version)
-            owner = dpkg.module_owner(root, module) if text else None
+            owner = dkms.owner(packages, root, module) if text else None
             may_be = owner is None or owner in below
             if text and (owner in names or (may_be and installed_driver.builds_driver(root, module))):
                 ending = " %s ends with: %s" % (path, " | ".join(text.strip().splitlines()[-5:]))
@@ -464,10 +464,10 @@ def _security_floor(context: Context, driver: dict[str, Any]) -> Check:
 
 
 def _fabric_manager(context: Context, driver: dict[str, Any], switches: Sequence[NvSwitch]) -> Check:
-    unreadable = dpkg.unreadable(context.root)
+    unreadable = database(context.root).unreadable()
     if unreadable:
         return FABRIC_MANAGER.unknown(unreadable)
-    packages = dpkg.read(context.root, context.fabric_manager_packages)
+    packages = database(context.root).read(context.fabric_manager_packages)
     installed = {name: package.version for name, package in packages.items() if package.status == "installed"}
     if not switches and not installed:
         return FABRIC_MANAGER.skip("the PCI bus has no NVSwitch and Fabric Manager is not installed")

@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database, words
 
 INSTALLED = CheckSpec(
     "packages.installed",
@@ -37,13 +36,14 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
             planned[package] = version
     if not planned:
         return [spec.skip("the plan has no package") for spec in CHECKS]
-    unreadable = dpkg.unreadable(context.root)
+    found = database(context.root)
+    unreadable = found.unreadable()
     if unreadable:
         return [spec.unknown(unreadable) for spec in CHECKS]
-    packages = dpkg.read(context.root, list(planned), machine)
+    packages = found.read(list(planned), machine)
     damaged = [name for name in sorted(packages) if not _is_complete(packages[name])]
     if damaged:
-        reason = "%s has no complete paragraph of %s" % (dpkg.STATUS_FILE, ", ".join(damaged))
+        reason = "%s has no complete paragraph of %s" % (found.path, ", ".join(damaged))
         return [spec.unknown(reason) for spec in CHECKS]
     differences = [text for text in (_difference(n, planned[n], packages.get(n)) for n in sorted(planned)) if text]
     not_held = [name for name in sorted(planned) if name not in packages or not packages[name].held]

@@ -13,7 +13,8 @@ import re
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import DkmsLeftover, InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import ld_so
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dkms
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 
 # A driver has both in one directory. Packages of CUDA have a libcuda alone, beside the driver's or in its place
 # (cuda-compat-*), and the toolkit's stubs have no version.
@@ -32,7 +33,7 @@ def read(root: str) -> InstalledDriver | None:
     is neither such a file nor a list.
     """
     found = _loaded_by_programs(root) or _listed(root)
-    if found or not any(name.endswith(".list") for name in files.names(root, dpkg.INFO)):
+    if found or not database(root).has_file_lists():
         return found
     return InstalledDriver()
 
@@ -42,13 +43,13 @@ def _loaded_by_programs(root: str) -> InstalledDriver | None:
         cuda, management = (files.resolve(root, "%s/%s.so.1" % (directory, name)) for name in (CUDA, MANAGEMENT))
         match = _FILE.match(cuda or "")
         if cuda and management and match and not ld_so.is_32_bit(root, cuda):
-            return InstalledDriver(match.group(2), dpkg.owners(root, [cuda]).get(cuda))
+            return InstalledDriver(match.group(2), database(root).owners([cuda]).get(cuda))
     return None
 
 
 def _listed(root: str) -> InstalledDriver | None:
     found: dict[str, dict[str, tuple[str, str]]] = {}
-    for package, text in dpkg.file_lists(root, ("/%s.so." % CUDA, "/%s.so." % MANAGEMENT)):
+    for package, text in database(root).file_lists(("/%s.so." % CUDA, "/%s.so." % MANAGEMENT)):
         if ":" not in package:  # of a foreign architecture
             for match in _FILE.finditer(text):
                 found.setdefault(os.path.dirname(match.group(0)), {})[match.group(1)] = (match.group(2), package)
@@ -61,7 +62,7 @@ def _listed(root: str) -> InstalledDriver | None:
 
 def builds_driver(root: str, module: str) -> bool:
     """Return whether a module of DKMS, NAME/VERSION, is a driver's, by its dkms.conf."""
-    return bool(_BUILDS_DRIVER.search(dpkg.module_settings(root, module) or ""))
+    return bool(_BUILDS_DRIVER.search(dkms.settings(root, module) or ""))
 
 
 def dkms_leftovers(root: str) -> tuple[DkmsLeftover, ...]:
@@ -70,19 +71,17 @@ def dkms_leftovers(root: str) -> tuple[DkmsLeftover, ...]:
     Without a package and a source, whosever it was: dkms 2.8 to 3.0 end at it, and build nothing for a new kernel.
     Without a package alone, a version of NVIDIA's driver: DKMS builds it, too.
     """
-    trees = [
-        "%s/%s" % (name, version) for name in files.names(root, dpkg.DKMS_TREE) for version in _versions(root, name)
-    ]
+    trees = ["%s/%s" % (name, version) for name in files.names(root, dkms.TREE) for version in _versions(root, name)]
     found = []
     for module in trees:
-        conf = dpkg.module_settings(root, module)
-        if (conf is None or _BUILDS_DRIVER.search(conf)) and dpkg.module_owner(root, module) is None:
+        conf = dkms.settings(root, module)
+        if (conf is None or _BUILDS_DRIVER.search(conf)) and dkms.owner(database(root), root, module) is None:
             found.append(DkmsLeftover(module, has_source=conf is not None))
     return tuple(found)
 
 
 def _versions(root: str, name: str) -> list[str]:
     """Return the versions of a module of DKMS; links beside them are to its builds for kernels."""
-    tree = files.under(root, "%s/%s" % (dpkg.DKMS_TREE, name))
-    found = files.names(root, "%s/%s" % (dpkg.DKMS_TREE, name))
+    tree = files.under(root, "%s/%s" % (dkms.TREE, name))
+    found = files.names(root, "%s/%s" % (dkms.TREE, name))
     return [v for v in found if not os.path.islink("%s/%s" % (tree, v)) and os.path.lexists("%s/%s/source" % (tree, v))]

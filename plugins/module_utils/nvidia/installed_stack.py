@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment, InstalledCuda
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 
 APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
 SIMULATED = "/usr/share/gpuhost-simulated"
@@ -29,7 +29,7 @@ def cuda(root: str, distro_package: str) -> InstalledCuda:
     found = (_CUDA_TREE.match(name) for name in files.names(root, "/usr/local"))
     versions = [match.group(1) for match in found if match and _has_nvcc(root, match.group(0))]
     default = _CUDA_TREE.match(os.path.basename(files.resolve(root, "/usr/local/cuda") or ""))
-    package = dpkg.read(root, [distro_package]).get(distro_package)
+    package = database(root).read([distro_package]).get(distro_package)
     is_installed = package is not None and package.status not in ("config-files", "not-installed")
     distro = re.match(r"(?:\d+:)?(\d+\.\d+)", package.version) if package and is_installed else None
     return InstalledCuda(

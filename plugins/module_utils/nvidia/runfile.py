@@ -9,7 +9,7 @@ import re
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Runfile, RunfileDriver, RunfileToolkit
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 
 DRIVER_UNINSTALLERS = ("/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall")
 DRIVER_LOG = "/var/log/nvidia-installer.log"
@@ -53,4 +53,4 @@ def _toolkits(root: str) -> list[RunfileToolkit]:
 
 
 def _is_foreign(root: str, path: str) -> bool:
-    return os.path.lexists(files.under(root, path)) and not dpkg.owners(root, [path])
+    return os.path.lexists(files.under(root, path)) and not database(root).owners([path])

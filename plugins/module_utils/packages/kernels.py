@@ -14,9 +14,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ModulesOfOthers
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_lists import HEADERS, IMAGE
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 
 # Make's own file quotes the value up to Linux 6.5 and from 6.12 on, and does not in between.
 _COMPILER = re.compile(r'^CONFIG_CC_VERSION_TEXT="?(.*?)"?$', re.MULTILINE)
@@ -42,7 +43,7 @@ def release(root: str, name: str, running: bool, packages: dict[str, InstalledPa
 
 def images(root: str) -> dict[str, InstalledPackage]:
     """Return the installed packages with kernels, and the metapackages that depend on them."""
-    found = dpkg.read(root, [IMAGE + "*"])
+    found = database(root).read([IMAGE + "*"])
     return {name: package for name, package in found.items() if package.status == "installed"}
 
 
@@ -77,10 +78,8 @@ def _compression(root: str, name: str) -> str | None:
 
 def _owner(root: str, name: str) -> str | None:
     """Return the package with the image of a kernel, such as linux-image-RELEASE or proxmox-kernel-RELEASE-signed."""
-    image = "/boot/vmlinuz-" + name
-    lists = [file for file in files.names(root, dpkg.INFO) if name in file and file.endswith(".list")]
-    packages = [file[: -len(".list")].partition(":")[0] for file in lists]
-    return next((package for package in packages if image in dpkg.info(root, package, "list")), None)
+    owners = database(root).owners(["/boot/vmlinuz-" + name], within=name)
+    return next((package.partition(":")[0] for package in owners.values()), None)
 
 
 def _metas(name: str, packages: dict[str, InstalledPackage]) -> list[str]:
@@ -115,7 +114,7 @@ def building(root: str, kernel: Kernel, tools: dict[str, list[str]], search: boo
         needed |= {HEADERS + meta[len(IMAGE) :] for meta in row.metas}
         needed |= {"gcc-%s" % row.gcc} | {*tools[""], *tools.get(row.compression or "", ())}
     globs = sorted({*needed, *(name for names in tools.values() for name in names), "gcc-?", "gcc-??"})
-    installed = sorted(n for n, package in dpkg.read(root, globs).items() if package.status == "installed")
+    installed = sorted(n for n, package in database(root).read(globs).items() if package.status == "installed")
     kernel = replace(kernel, installed_packages=tuple(installed))
     without = sorted({*releases, *kernel.installed} - set(kernel.headers))
     if not search or (needed.issubset(installed) and not set(without) & set(releases)):

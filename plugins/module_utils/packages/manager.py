@@ -6,10 +6,15 @@ from __future__ import annotations
 
 from typing import Callable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_words
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageManager, Words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_words, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageDatabase, PackageManager, Words
 
 words: Words = apt_words
+
+
+def database(root: str) -> PackageDatabase:
+    """Return the database of packages of a host, whose root directory is `root`."""
+    return dpkg.Dpkg(root)
 
 
 def manager(

@@ -1,13 +1,13 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""The package manager of a host as transaction, rollback and recording use it. Runs on the managed host.
+"""The package manager of a host, and its database, as all but `packages/apt` use them. Runs on the managed host.
 
 `packages/apt` is behind it, for Debian and Ubuntu.
 """
 
 from __future__ import annotations
 
-from typing import Collection, Dict, Iterable, List, NamedTuple, Protocol, Sequence, Set, Tuple
+from typing import Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
@@ -88,6 +88,54 @@ class Words(Protocol):
 
     def owner(self, paths: Iterable[str]) -> str:
         """Return the command that names the packages of files."""
+
+
+class PackageDatabase(Protocol):
+    """What a host's database of packages says; takes no lock and runs no command. path: where it is, for messages.
+
+    Names are those that the package manager prints: a package of a foreign architecture is a row of its own.
+    """
+
+    path: str
+
+    def unreadable(self) -> Optional[str]:
+        """Return what is wrong with the database as a sentence, None if it is whole as far as can be seen."""
+
+    def read(self, globs: Optional[List[str]] = None, machine: Optional[str] = None) -> Dict[str, InstalledPackage]:
+        """Return the packages whose names match one of `globs` (None: all), by name.
+
+        machine: the architecture as uname prints it (None: this one).
+        """
+
+    def held(self) -> Dict[str, InstalledPackage]:
+        """Return the packages on hold, whether they are installed or not."""
+
+    def unfinished(self) -> Dict[str, InstalledPackage]:
+        """Return the packages that an interrupted package manager left between two states."""
+
+    def files(self, name: str) -> List[str]:
+        """Return the paths of a package's files and directories."""
+
+    def settings(self, name: str) -> List[str]:
+        """Return the paths of a package's configuration files, which an administrator may edit."""
+
+    def damage(self, name: str) -> Dict[str, str]:
+        """Return {path: what is wrong} of an installed package's files, by their checksums."""
+
+    def has_file_lists(self) -> bool:
+        """Return whether there is a list of files of any package."""
+
+    def file_lists(self, words: Collection[str], within: str = "") -> Iterator[Tuple[str, str]]:
+        """Yield (package, list of its files, a line each) of the packages whose list has one of `words`.
+
+        within: part of the names of the packages to look at.
+        """
+
+    def owners(self, paths: Collection[str], within: str = "") -> Dict[str, str]:
+        """Return the package that has a file, by path; a file that no package has is left out.
+
+        within: part of the names of the packages to look at.
+        """
 
 
 class PackageManager(Protocol):

@@ -28,7 +28,7 @@ from typing import Any, Dict, Iterable
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     damage,
     file_contents,
@@ -77,7 +77,7 @@ def record(
             left.update((thing, text) for thing, text in found.items() if thing not in names)
             _keep_expected(now, before["state"], names & set(found if begun else damage.damage(before, now)))
     for name in repaired:
-        wrong = file_contents.of_package(root, name)
+        wrong = database(root).damage(name)
         if wrong and CONTENT + name not in names:
             left[CONTENT + name] = damage.name_files(CONTENT + name, wrong)
     if left:
@@ -329,8 +329,8 @@ def _with_contents(
     wrong = []
     if name == PACKAGES:
         names = with_journal(directory, watch)["packages"]
-        for package in watched.managed(dpkg.read(root, names), watch.get("exact_packages") or ()):
-            wrong.append((package, file_contents.of_package(root, package)))
+        for package in watched.managed(database(root).read(names), watch.get("exact_packages") or ()):
+            wrong.append((package, database(root).damage(package)))
     for path in (watch.get("environments") or []) + (watch.get("trees") or []):
         target = files.resolve(root, path) or path
         wrong.append((target, file_contents.of_environment(root, target)))

@@ -11,7 +11,7 @@ import re
 from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs, SettingsLine
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_listing, foreign_settings
 from ansible_collections.gpuhost.stack.plugins.module_utils.state.watched import (
     ALTERNATIVE_LINK,
@@ -173,5 +173,6 @@ def repairs(root: str, before: dict[str, Any], now: dict[str, Any], things: Iter
 
 def _module_packages(root: str) -> list[str]:
     """Return the held packages that build NVIDIA's kernel modules, or contain them."""
-    held = [name for name, package in dpkg.read(root).items() if package.held and package.status == "installed"]
-    return [name for name in held if any(_MODULE_SOURCE.match(path) for path in dpkg.info(root, name, "list"))]
+    packages = database(root)
+    held = [name for name, package in packages.read().items() if package.held and package.status == "installed"]
+    return [name for name in held if any(_MODULE_SOURCE.match(path) for path in packages.files(name))]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 
 MISSING = "missing"
 _FIELDS = {"f": ("mode", "owner", "size"), "d": ("mode", "owner")}  # those that are described, after the type
@@ -29,10 +29,11 @@ _BINDING = "/etc/apt/preferences.d/"
 
 def of_package(root: str, name: str) -> str:
     """Return the listing of an installed package's files, without its directories, which others may share."""
-    settings = set(dpkg.info(root, name, "conffiles"))
+    packages = database(root)
+    settings = set(packages.settings(name))
     prefix = root.rstrip("/")
     lines = []
-    for path in dpkg.info(root, name, "list"):
+    for path in packages.files(name):
         state = _state(prefix + path)
         if state[0] == "d":
             continue

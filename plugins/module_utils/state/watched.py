@@ -15,8 +15,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, proc_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     file_listing,
@@ -114,7 +114,7 @@ def _packages(root: str, watch: Watch) -> dict[str, Any]:
     """Return the packages of `watch`, and the listings of the managed ones."""
     if not watch.packages:
         return {}
-    found = dpkg.read(root, list(watch.packages))
+    found = database(root).read(list(watch.packages))
     state: dict[str, Any] = {PACKAGE + n: found[n].to_json() if n in found else None for n in watch.packages}
     for name in managed(found, watch.exact_packages):
         state["%s%s=%s" % (LISTING, name, found[name].version)] = file_listing.of_package(root, name)

@@ -39,8 +39,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     proc_driver,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Log
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database, words
 
 CEILING = "gpu_ceiling_power_limit"
 COMPUTE_MODES = ("Default", "Exclusive_Process", "Exclusive_Thread", "Prohibited")
@@ -320,8 +319,9 @@ def _find_libcuda(host: Host) -> Found | None:
 def _owner(context: Context, paths: set[str]) -> str | None:
     """Return the package that has a file, None if none has it or a planned package has."""
     planned = {str(name).split("=")[0] for name in (context.component("driver") or {}).get("packages") or []}
-    for name, package in dpkg.read(context.root, _PACKAGES).items():
-        if package.status == "installed" and name not in planned and paths & set(dpkg.info(context.root, name, "list")):
+    packages = database(context.root)
+    for name, package in packages.read(_PACKAGES).items():
+        if package.status == "installed" and name not in planned and paths & set(packages.files(name)):
             return name
     return None
 

@@ -18,7 +18,7 @@ from typing import Any, Callable, Collection, NamedTuple, Optional, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, dkms
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_locks, apt_output, apt_update, dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import (
@@ -217,8 +217,8 @@ class Apt(PackageManager):
         modules = []
         for path, text in found.items():
             name = _module(path)
-            owner = dpkg.module_owner(self.root, name)
-            lost = path == name and owner is None and dpkg.module_settings(self.root, name) is None
+            owner = dkms.owner(dpkg.Dpkg(self.root), self.root, name)
+            lost = path == name and owner is None and dkms.settings(self.root, name) is None
             # Dependencies of the driver lead to modules of others, too: by a kernel to those that are built for it.
             planned = owner in self.planned or (owner in below and self.builds_driver(self.root, name))
             modules.append(FailedModule(name, path, text, owner, planned, lost))
@@ -242,7 +242,7 @@ class Apt(PackageManager):
 
     def packages(self) -> dict[str, InstalledPackage]:
         """Return all packages in dpkg's database."""
-        return dpkg.read(self.root)
+        return dpkg.Dpkg(self.root).read()
 
     def automatic(self) -> set[str]:
         """Return the packages that were installed as dependencies, which `apt-get autoremove` may remove."""
@@ -388,7 +388,7 @@ class Apt(PackageManager):
         return [name for name, state in found if not state.is_settled and state != before.get(name)]
 
     def _has_module(self, name: str) -> bool:
-        return any(path.endswith("/dkms.conf") for path in dpkg.info(self.root, name, "list"))
+        return any(path.endswith("/dkms.conf") for path in dpkg.Dpkg(self.root).files(name))
 
     def _discard_no_autoinstall(self) -> None:
         """Remove the file that a killed run left: without DKMS, new kernels would get no modules."""

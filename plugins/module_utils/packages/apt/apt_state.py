@@ -30,7 +30,7 @@ def read(root: str, journal: Journal) -> PackageManager | None:
     """
     if not os.path.exists(files.under(root, dpkg.STATUS_FILE)):
         return None
-    unfinished = dpkg.unfinished(root)
+    unfinished = dpkg.Dpkg(root).unfinished()
     others = foreign_unfinished(unfinished, (), journal)
     broken = [
         BrokenPackage(name, ("reinstreq " if package.reinstall else "") + package.status, of_others=name in others)

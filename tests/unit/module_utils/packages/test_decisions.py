@@ -34,7 +34,7 @@ def installed(tmp_path: Path) -> dict[str, InstalledPackage]:
         depends = depends.removeprefix(", ")
         paragraphs.append(f"Package: {name}\nStatus: {want} ok {status}\nVersion: {version}\nDepends: {depends}\n")
     put(tmp_path, dpkg.STATUS_FILE, "\n".join(paragraphs))
-    return dpkg.read(str(tmp_path))
+    return dpkg.Dpkg(str(tmp_path)).read()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
@@ -147,7 +147,8 @@ def may_remove(root: Path, status: str, names: Iterable[str]) -> set[str]:
     """Return the names that the transaction may remove on a host with this dpkg database, read as a probe does."""
     put(root, "/var/lib/dpkg/status", status)
     found = {
-        name: {**package.to_json(), "depends": package.depends} for name, package in dpkg.read(str(root), ["*"]).items()
+        name: {**package.to_json(), "depends": package.depends}
+        for name, package in database(str(root)).read(["*"]).items()
     }
     driver = {**DRIVER, "packages": ["nvidia-dkms-open=580.126.16-1ubuntu1"]}
     removal = plan_diff.plan_diff(make_plan({"driver": driver}), make_probe(packages=found)).removals["driver"]

@@ -400,7 +400,7 @@ def test_command_lines(tmp_path, call, command):
 
 
 def test_the_database_is_that_of_the_host():
-    assert apt_commands.Apt(lambda *_words, **_options: (0, "", ""), 1).packages() == dpkg.read("/")
+    assert apt_commands.Apt(lambda *_words, **_options: (0, "", ""), 1).packages() == dpkg.Dpkg("/").read()
     assert Path("/", dpkg.STATUS_FILE.lstrip("/")).exists(), "nothing was compared"
 
 

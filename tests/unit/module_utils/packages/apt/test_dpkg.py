@@ -50,12 +50,12 @@ def test_states_and_holds_are_those_of_dpkg_query(tmp_path):
         expected[name] = (version, status.split()[2], status.split()[0] == "hold")
     assert {row[1] for row in expected.values()} == {"installed", "half-configured", "unpacked", "config-files"}
     root = host(tmp_path, (FIXTURES / "dpkg-status-states.txt").read_bytes())
-    assert rows(dpkg.read(root, machine="x86_64")) == expected
+    assert rows(dpkg.Dpkg(root).read(machine="x86_64")) == expected
 
 
 @needs_dpkg
 def test_the_packages_of_this_machine_are_those_of_dpkg_query():
-    found = dpkg.read("/")
+    found = dpkg.Dpkg("/").read()
     assert rows(found) == query()
     assert len(found) > 50
 
@@ -71,8 +71,8 @@ def test_a_package_of_two_architectures_is_two_rows_as_for_dpkg_query(tmp_path):
     root = host(tmp_path, "\n".join(paragraphs))
     put(tmp_path, "/var/lib/dpkg/arch", f"{native}\ni386\n")
     (tmp_path / "var/lib/dpkg/info").mkdir()
-    assert rows(dpkg.read(root)) == query(f"--admindir={root}/var/lib/dpkg")
-    assert rows(dpkg.read(root)) == {"libc6": ("2", "installed", False), "libc6:i386": ("1", "installed", False)}
+    assert rows(dpkg.Dpkg(root).read()) == query(f"--admindir={root}/var/lib/dpkg")
+    assert rows(dpkg.Dpkg(root).read()) == {"libc6": ("2", "installed", False), "libc6:i386": ("1", "installed", False)}
 
 
 @needs_dpkg
@@ -92,9 +92,9 @@ def test_the_journal_of_an_interrupted_dpkg_replaces_the_status_file(tmp_path):
     root = host(tmp_path, before, n0000=first, n0001=second, n0002=third)
     put(tmp_path, f"{dpkg.JOURNAL}/tmp.i", paragraph("a", "ok installed", "9"))
     (tmp_path / "var/lib/dpkg/info").mkdir()
-    assert rows(dpkg.read(root)) == query(f"--admindir={root}/var/lib/dpkg")
-    assert rows(dpkg.read(root)) == {"a": ("2", "unpacked", False), "b": ("1", "installed", False)}
-    assert list(dpkg.unfinished(root)) == ["a"]
+    assert rows(dpkg.Dpkg(root).read()) == query(f"--admindir={root}/var/lib/dpkg")
+    assert rows(dpkg.Dpkg(root).read()) == {"a": ("2", "unpacked", False), "b": ("1", "installed", False)}
+    assert list(dpkg.Dpkg(root).unfinished()) == ["a"]
     assert dpkg.journal_files(root) == ["0000", "0001", "0002"]
 
 
@@ -111,23 +111,23 @@ def test_the_journal_of_an_interrupted_dpkg_replaces_the_status_file(tmp_path):
 )
 def test_packages_are_selected_by_globs(tmp_path, globs, names):
     root = host(tmp_path, (FIXTURES / "dpkg-status-debian-12.txt").read_bytes())
-    assert list(dpkg.read(root, globs, "x86_64")) == names
+    assert list(dpkg.Dpkg(root).read(globs, "x86_64")) == names
 
 
 def test_a_hold_on_a_package_that_is_not_installed_is_a_row(tmp_path):
     held = "Package: nvidia-driver-cuda\nStatus: hold ok not-installed\nArchitecture: amd64\n"
     root = host(tmp_path, f"{held}\nPackage: x\nStatus: unknown ok not-installed\n")
-    assert rows(dpkg.read(root)) == {"nvidia-driver-cuda": ("", "not-installed", True)}
+    assert rows(dpkg.Dpkg(root).read()) == {"nvidia-driver-cuda": ("", "not-installed", True)}
 
 
 def test_dependencies_are_names_with_alternatives(tmp_path):
     status = "Package: a\nStatus: install ok installed\nPre-Depends: libc6 (>= 2)\nDepends: bb (= 1) | cc,\n d2\n"
-    assert dpkg.read(host(tmp_path, status))["a"].depends == ("libc6", "bb", "cc", "d2")
+    assert dpkg.Dpkg(host(tmp_path, status)).read()["a"].depends == ("libc6", "bb", "cc", "d2")
 
 
 def test_a_host_without_dpkg_has_no_packages(tmp_path):
-    assert dpkg.read(str(tmp_path)) == {}
-    assert dpkg.unfinished(str(tmp_path)) == {}
+    assert dpkg.Dpkg(str(tmp_path)).read() == {}
+    assert dpkg.Dpkg(str(tmp_path)).unfinished() == {}
 
 
 def test_the_native_architecture_is_dpkgs_own():
@@ -145,5 +145,5 @@ def test_the_files_of_a_package_are_those_of_dpkg_query():
     for name in ("bash", "libc6"):  # the second one is installed for several architectures at once
         found = subprocess.run(["dpkg-query", "--listfiles", name], capture_output=True, text=True, check=True).stdout
         listed = [line for line in found.splitlines() if line.startswith("/") and line != "/."]
-        assert dpkg.info("/", name, "list") == listed
-    assert dpkg.info("/", "no-such-package", "list") == []
+        assert dpkg.Dpkg("/").info(name, "list") == listed
+    assert dpkg.Dpkg("/").info("no-such-package", "list") == []
