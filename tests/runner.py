@@ -326,6 +326,8 @@ def scenarios_on(cells: Sequence[tuple[str, str]]) -> Callable[[Step], None]:
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("virtual-machine", scenarios_on(MACHINES))],
+    "proof": [("proof", molecule)],
+    "roles": [("roles", molecule)],
     "cluster": [("cluster", molecule)],
     "distro_packages": [("distro_packages", molecule)],
     "first_boot": [("first_boot", molecule)],
@@ -357,8 +359,7 @@ def scenarios() -> list[str]:
 def by_default() -> list[str]:
     """Return the names of the scenarios that are in no tier."""
     in_tiers = {name for tier in TIERS.values() for name, _ in tier} | {name for _, name in MACHINES}
-    # `proof` first: its host needs 16 GB of disk, which are free again when `roles` needs 20 GB.
-    return sorted((name for name in scenarios() if name not in in_tiers), key=lambda name: name != "proof")
+    return [name for name in scenarios() if name not in in_tiers]
 
 
 def run_steps(work: Sequence[tuple[str, Callable[[Step], None]]], jobs: int) -> list[Step]:
