@@ -44,7 +44,7 @@ GROUPS: dict[str, Any] = {
 }
 LAST = "idle"  # after all others: it looks for what they left
 # Groups whose values a simulated driver makes up; all others are measured, or skipped, on such a host.
-OF_THE_DRIVER = ("driver", "gpu")
+SIMULATED_GROUPS = ("driver", "gpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _run_group(name: str, context: model.Context) -> list[model.Check]:
     """Run one group. After an unexpected error its checks are unknown, and the other groups still run."""
     try:
         checks: list[model.Check] = GROUPS[name].run(context)
-        if context.driver_simulated and name in OF_THE_DRIVER:
+        if context.driver_simulated and name in SIMULATED_GROUPS:
             return [dataclasses.replace(check, simulated=True) for check in checks]
     except Exception as error:  # noqa: BLE001  # nonsense from a tool raises anything; no check of it may pass
         last = traceback.extract_tb(error.__traceback__)[-1]

@@ -70,7 +70,7 @@ def _framework(root: str, path: str, package: str) -> Environment | None:
     return None
 
 
-def in_the_way(root: str, path: str = TENSORFLOW) -> str | None:
+def path_conflict(root: str, path: str = TENSORFLOW) -> str | None:
     """Return what occupies the path of the environment's link, None if it is free or has framework_env's own link."""
     real = files.under(root, path)
     if os.path.islink(real):

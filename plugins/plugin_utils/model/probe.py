@@ -166,6 +166,6 @@ class Probe(probe.Probe):
         """Return the environment of `tensorflow` or `pytorch`."""
         return {"tensorflow": self.tensorflow, "pytorch": self.pytorch}[framework]
 
-    def in_the_way(self, framework: str) -> str | None:
+    def path_conflict(self, framework: str) -> str | None:
         """Return what occupies the path of a framework's environment, such as `a directory`; gpuhost's link is None."""
         return {"tensorflow": self.tensorflow_in_the_way, "pytorch": self.pytorch_in_the_way}[framework]

@@ -102,7 +102,7 @@ def plan_diff(plan: Plan, probe: Probe) -> PlanDiff:
         how = "of others" if plan.kept_driver.of_others else "with prebuilt kernel modules"
         kept = f"{plan.kept_driver.package} {how}"
         rows = tuple(dataclasses.replace(row, note=kept) if row.component == "driver" else row for row in rows)
-    others = _others(plan, probe, {row.component: row for row in rows}) if plan.ok else ()
+    others = _effects_on_other_users(plan, probe, {row.component: row for row in rows}) if plan.ok else ()
     return PlanDiff(rows, leftovers.cleanup(plan, probe), removed, others)
 
 
@@ -255,7 +255,7 @@ def _environment(row: ComponentChange, planned: FrameworkComponent, found: Envir
 # For other users of the machine ---------------------------------------------------------------------------------
 
 
-def _others(plan: Plan, probe: Probe, rows: Mapping[str, ComponentChange]) -> tuple[str, ...]:
+def _effects_on_other_users(plan: Plan, probe: Probe, rows: Mapping[str, ComponentChange]) -> tuple[str, ...]:
     """Return what a plan changes for programs and users that have nothing to do with it, a sentence each."""
     sentences = []
     driver, cuda = rows["driver"], plan.components.cuda

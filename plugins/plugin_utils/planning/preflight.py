@@ -501,7 +501,7 @@ def _triton(context: _Context, findings: Findings) -> None:
 def _environment_paths(context: _Context, findings: Findings) -> None:
     """Check the paths before the driver changes; the role would refuse as well, but after that."""
     for name in FRAMEWORKS:
-        found = context.probe.in_the_way(name)
+        found = context.probe.path_conflict(name)
         if found and context.components.framework(name):
             environment = context.probe.environment(name)
             path = environment.path if environment and environment.path else ENVIRONMENT_PATHS[name]

@@ -170,11 +170,11 @@ def wrong_values(values: Mapping[str, Any], catalog: Catalog, today: date) -> li
         if name in options:
             mistakes.append(_of_role(name, value, options[name], catalog) or _read_elsewhere(name, value, options))
         elif (variable := declared().get(name)) and not variable.request:
-            mistakes += _of_run(variable, value, today)
+            mistakes += _check_run_variable(variable, value, today)
     return [str(urls.without_credentials(mistake)) for mistake in mistakes if mistake]
 
 
-def _of_run(variable: Variable, value: Any, today: date) -> list[str]:
+def _check_run_variable(variable: Variable, value: Any, today: date) -> list[str]:
     """Return what is wrong with a variable that is not part of the request."""
     if variable.type == "waivers":
         return _of_waivers(value, today)

@@ -116,7 +116,7 @@ class AptError(PackageError):
         self.make_logs = {module.path: module.text for module in modules}
 
     @property
-    def is_of_others(self) -> bool:
+    def caused_by_foreign_modules(self) -> bool:
         """Whether apt ended by itself, and none of the modules that did not build is of a planned package."""
         return self.ended and bool(self.modules) and not any(module.planned for module in self.modules)
 
@@ -350,7 +350,7 @@ class Apt(PackageManager):
         try:
             self._run_with_progress(options + ["install"] + self._words(operation))
         except AptError as error:
-            if not error.is_of_others or not self._configure_despite_others(before):
+            if not error.caused_by_foreign_modules or not self._configure_despite_others(before):
                 raise
             self.warnings.append("%s. The packages of this run are installed." % _others(error.modules))
 

@@ -98,16 +98,16 @@ def test_pytorch_by_its_metadata(tmp_path: Path) -> None:
 
 def test_what_occupies_the_path_of_the_link(tmp_path: Path) -> None:
     path = "/opt/gpuhost/tensorflow"
-    assert installed_stack.in_the_way(str(tmp_path)) is None
+    assert installed_stack.path_conflict(str(tmp_path)) is None
     put(tmp_path, path)
-    assert installed_stack.in_the_way(str(tmp_path)) == "a file"
+    assert installed_stack.path_conflict(str(tmp_path)) == "a file"
     (tmp_path / path.lstrip("/")).unlink()
     put(tmp_path, f"{path}/bin/python")
-    assert installed_stack.in_the_way(str(tmp_path)) == "a directory"
+    assert installed_stack.path_conflict(str(tmp_path)) == "a directory"
     link(tmp_path, "/opt/gpuhost/ours", "environments/tensorflow-2.21.0-py3.11-4b868730")
-    assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/ours") is None
+    assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/ours") is None
     link(tmp_path, "/opt/gpuhost/theirs", "/srv/tensorflow")
-    assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/theirs") == "a link to /srv/tensorflow"
+    assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/theirs") == "a link to /srv/tensorflow"
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_what_is_simulated(tmp_path: Path) -> None:
 
 def test_path_of_the_link_with_something_else(tmp_path: Path) -> None:
     link(tmp_path, "/opt/gpuhost/tensorflow", "/srv/removed")
-    assert installed_stack.in_the_way(str(tmp_path)) == "a link to /srv/removed"
+    assert installed_stack.path_conflict(str(tmp_path)) == "a link to /srv/removed"
     link(tmp_path, "/opt/gpuhost/absolute", "/opt/gpuhost/environments/x")
-    assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/absolute") is None
+    assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/absolute") is None
     link(tmp_path, "/opt/gpuhost/above", "environments")
-    assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/above") == "a link to environments"
+    assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/above") == "a link to environments"

@@ -418,7 +418,7 @@ def test_the_error_of_a_command_has_both_of_its_outputs_and_its_status():
     apt = apt_commands.Apt(lambda _words, **_options: (7, "one output", "and errors"), 1)
     with pytest.raises(apt_commands.AptError, match=r"one output\nand errors$") as caught:
         apt.run(["apt-mark", "showauto"])
-    assert (caught.value.rc, caught.value.make_logs, caught.value.is_of_others) == (7, {}, False)
+    assert (caught.value.rc, caught.value.make_logs, caught.value.caused_by_foreign_modules) == (7, {}, False)
     assert apt.run(["apt-mark", "showauto"], accepted=(7,)) == "one output"
 
 
@@ -566,7 +566,7 @@ def test_a_module_is_the_drivers_where_a_planned_package_has_its_source(tmp_path
     log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
     error = failing(tmp_path, BAD.format(log), [planned])
     assert error.make_logs == {str(log): "error: x\n"}
-    assert not error.is_of_others
+    assert not error.caused_by_foreign_modules
     assert "Select a driver branch that supports the kernel" in str(error)
     assert "not the planned driver" not in str(error)
 
@@ -590,7 +590,7 @@ def test_the_module_of_others_is_named_and_the_driver_is_not_blamed(tmp_path, mo
         link(tmp_path, f"/var/lib/dkms/{module}/source", f"/usr/src/{module.replace('/', '-')}")
     log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
     error = failing(tmp_path, BAD.format(log), ["nvidia-dkms-580-open=580.119.02", HEADERS, "nvidia-dkms-570-"])
-    assert error.is_of_others
+    assert error.caused_by_foreign_modules
     assert f"not the planned driver: DKMS could not build {module} ({owner or 'of no package'})" in str(error)
     assert f"(dkms remove {module} --all)" in str(error)
     assert "Select a driver branch" not in str(error)
@@ -606,7 +606,7 @@ def test_of_the_dependencies_only_those_that_build_the_driver_are_the_drivers(tm
     put_package(tmp_path, "nvidia-kernel-open-dkms", "nvidia/580.119.02")
     log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
     error = failing(tmp_path, BAD.format(log), ["nvidia-driver=580.119.02-1", HEADERS])
-    assert error.is_of_others == (module == "zfs/2.1.5")
+    assert error.caused_by_foreign_modules == (module == "zfs/2.1.5")
 
 
 # What dkms 2.8.4 and 3.0.10 print where the source of a module is gone, as in
@@ -622,7 +622,7 @@ def test_what_dkms_has_kept_of_a_removed_package_is_named_with_its_removal(tmp_p
     if is_there:
         link(tmp_path, f"/var/lib/dkms/{module}/source", f"/usr/src/{module.replace('/', '-')}")
     error = failing(tmp_path, LOST.format(module), ["nvidia-dkms=595.91.07-1ubuntu1", HEADERS])
-    assert error.is_of_others
+    assert error.caused_by_foreign_modules
     assert f"DKMS still has {module}, whose source and package are gone" in str(error)
     assert f"dkms remove {module} --all" in str(error)
     assert f"rm -r /var/lib/dkms/{module}" in str(error)
@@ -634,7 +634,7 @@ def test_the_planned_driver_is_blamed_where_its_own_source_is_gone(tmp_path):
     put_package(tmp_path, "nvidia-dkms", "nvidia/595.91.07")
     (tmp_path / "usr/src/nvidia-595.91.07/dkms.conf").unlink()
     error = failing(tmp_path, LOST.format("nvidia/595.91.07"), ["nvidia-dkms=595.91.07-1ubuntu1"])
-    assert not error.is_of_others
+    assert not error.caused_by_foreign_modules
     assert "Select a driver branch" in str(error)
 
 
@@ -651,14 +651,14 @@ def test_the_driver_and_the_modules_of_others_are_told_apart(tmp_path):
     assert "nvidia/595.91.07" not in others
     assert "zfs/2.1.5 (zfs-dkms)" in others
     assert "(dkms remove vbox/7.0 --all; dkms remove zfs/2.1.5 --all)" in others
-    assert not error.is_of_others
+    assert not error.caused_by_foreign_modules
 
 
 @pytest.mark.parametrize(("rc", "others"), [(100, True), (-9, False), (1, False)])
 def test_a_failure_is_of_others_where_apt_ended_itself(rc, others):
     error = apt_commands.AptError(["apt-get"], rc, "", [failed("zfs/2.1.5", "x", planned=False)])
-    assert error.is_of_others == others
-    assert not apt_commands.AptError(["apt-get"], rc, "", []).is_of_others
+    assert error.caused_by_foreign_modules == others
+    assert not apt_commands.AptError(["apt-get"], rc, "", []).caused_by_foreign_modules
 
 
 def test_an_error_without_modules_has_the_output_alone():
@@ -707,7 +707,7 @@ def test_a_module_that_fails_without_a_log_is_named_from_dkms_output(tmp_path: P
     name = FAILED[path.stem.split("-", 2)[2]]
     error = unlogged(tmp_path, path.read_text())
     assert list(error.make_logs) == [f"{name}/1.0"]
-    assert error.is_of_others
+    assert error.caused_by_foreign_modules
     assert f"not the planned driver: DKMS could not build {name}/1.0" in str(error)
     assert "Select a driver branch" not in str(error)
 
@@ -718,7 +718,7 @@ def test_the_driver_is_blamed_where_it_fails_without_a_log(tmp_path: Path, path:
     put_package(tmp_path, "nvidia-dkms", "nvidia/1.0")
     error = unlogged(tmp_path, path.read_text().replace(name, "nvidia"))
     assert list(error.make_logs) == ["nvidia/1.0"]
-    assert not error.is_of_others
+    assert not error.caused_by_foreign_modules
 
 
 def test_a_module_is_named_by_the_dkms_of_ubuntu_24_04(tmp_path: Path) -> None:
@@ -749,7 +749,7 @@ def test_a_left_version_of_the_driver_is_told_from_the_planned_one(tmp_path: Pat
     )
     error = failing(tmp_path, output, ["nvidia-dkms-580"])
     assert list(error.make_logs) == ["nvidia/595.1"]
-    assert error.is_of_others
+    assert error.caused_by_foreign_modules
 
 
 @pytest.mark.parametrize("version", ["595.1", "580.119.02"])
@@ -765,7 +765,7 @@ def test_a_list_of_names_adds_no_version_to_the_known_one(tmp_path: Path, versio
     named = "" if is_logged else f"Consult /var/lib/dkms/nvidia/{version}/build/make.log for more information.\n"
     error = failing(tmp_path, named + listed, ["nvidia-dkms-580"])
     assert [text.removesuffix("/build/make.log").split("/")[-1] for text in error.make_logs] == [version]
-    assert error.is_of_others == (version == "595.1")
+    assert error.caused_by_foreign_modules == (version == "595.1")
     assert ("Select a driver branch" in str(error)) == (version == "580.119.02")
 
 
