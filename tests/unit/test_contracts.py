@@ -307,6 +307,12 @@ TESTED_BY = {
     "tools/catalog/options.py": "test_scripts.py",
     # Types, used by all tests of these files.
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
+    "plugins/module_utils/packages/port.py": "module_utils/packages/test_transaction.py",
+    "plugins/module_utils/packages/installed.py": "module_utils/packages/test_decisions.py",
+    # What it chooses is tested by itself; the words are those of messages.
+    "plugins/module_utils/packages/manager.py": "module_utils/packages/apt/test_dpkg_contents.py",
+    "plugins/module_utils/packages/apt/apt_words.py": "module_utils/packages/test_one_gate.py",
+    "plugins/module_utils/packages/dkms.py": "module_utils/nvidia/test_installed_driver.py",
     **dict.fromkeys(
         [f"plugins/module_utils/model/{name}.py" for name in ("host", "nvidia", "packages", "state")],
         "module_utils/model/test_probe.py",

@@ -178,8 +178,8 @@ def test_a_killed_run_leaves_the_result_to_the_next_one(host: Host) -> None:
 def test_a_killed_transaction_is_noticed(host: Host) -> None:
     run = host.start(MODULE, options(host))
     wait_for(host.directory / "at-work", run)
-    holder = transaction_lock.read("/", str(host.directory / "state"))["running"]
-    os.kill(holder["pid"], signal.SIGKILL)
+    holder = transaction_lock.read("/", str(host.directory / "state")).running
+    os.kill(holder.pid, signal.SIGKILL)
     output, _ = run.communicate(timeout=60)
     go(host)
     assert host.result(output)["msg"] == host_job.DIED
@@ -206,10 +206,10 @@ def test_what_sudo_prints_hides_neither_progress_nor_death(host: Host) -> None:
     run = host.start(MODULE, options(host))
     wait_for(host.directory / "at-work", run)
     host.wait_for_answers(run)
-    holder = transaction_lock.read("/", str(host.directory / "state"))["running"]
+    holder = transaction_lock.read("/", str(host.directory / "state")).running
     for pid in [
         *(path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if is_job(path, host)),
-        holder["pid"],
+        holder.pid,
     ]:
         os.kill(int(pid), signal.SIGKILL)
     output, _ = run.communicate(timeout=60)

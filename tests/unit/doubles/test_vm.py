@@ -47,7 +47,7 @@ def test_module_describes_itself_like_a_real_one_of_its_flavour(package, flavour
     (title,) = re.findall(r'SIMULATED_TITLE "(.*)"', source(package, "release.h"))
     (line,) = re.findall(r'"(NVRM version: NVIDIA UNIX )" SIMULATED_TITLE "(  .*)\\n"', source(package, "nvidia.c"))
     text = line[0] + title + line[1]
-    assert proc_driver.parse(text + "\n") == {"version": "580.126.16", "kernel_modules": flavour}
+    assert proc_driver.parse(text + "\n") == proc_driver.KernelModule("580.126.16", flavour)
     real = (FIXTURES / f"proc-driver-nvidia-version-{captured}.txt").read_text().splitlines()[0]
     # Only version, builder and date differ.
     shape = [re.sub(r"\(.*?\)|\d+\.[\d.]+\d|  \w{3} \w{3} .*", "*", line) for line in (text, real)]

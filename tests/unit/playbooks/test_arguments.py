@@ -82,6 +82,7 @@ SET = {
     "gpu_stack_converge": "always",
     "gpu_stack_kernel_module": "built",
     "gpu_stack_request": {"scope": "frameworks"},
+    "gpu_stack_scope": "frameworks",
     "gpu_stack_timeout_factor": 2,
     "gpu_stack_unknown": "warn",
     "gpu_stack_wait": 5,

@@ -82,7 +82,7 @@ def once(found: Probe, **request: str) -> Plan:
 
 def names(plan: Plan) -> list[str]:
     assert plan.components.driver is not None, plan.problems
-    return [spec.split("=")[0] for spec in plan.components.driver.packages]
+    return [package.name for package in plan.components.driver.packages]
 
 
 def because(plan: Plan) -> str:
@@ -339,8 +339,8 @@ FUNCTIONS = {
 
 def index_of(plan: Plan) -> dict[str, Any]:
     """Return NVIDIA's repository with the planned driver; nothing of the old one is a dependency of it."""
-    specs = plan.components.driver.packages if plan.components.driver else ()
-    sizes = {name: {version: [1, 1, []]} for name, version in (s.split("=") for s in specs if "=" in s)}
+    packages = plan.components.driver.packages if plan.components.driver else ()
+    sizes = {package.name: {package.version: [1, 1, []]} for package in packages if package.version}
     return {"url": "https://repository.example/", "sizes": sizes}
 
 

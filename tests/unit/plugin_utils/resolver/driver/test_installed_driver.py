@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import InstalledDriver
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange
 
@@ -108,7 +109,7 @@ def test_the_driver_of_a_run_file_is_the_installed_one(tmp_path: Path) -> None:
     ids=["of a .run file, with OpenGL", "of packages without OpenGL", "none"],
 )
 def test_a_display_keeps_opengl(driver: InstalledDriver, profile: str) -> None:
-    packages = ("libnvidia-compute-580=580.126.09-0ubuntu0.24.04.1",) if driver.package else ()
+    packages = (Package("libnvidia-compute-580", "580.126.09-0ubuntu0.24.04.1"),) if driver.package else ()
     known = {"display": "display at card1", "installed_driver": driver, "packages": packages}
     made = plan_untried("ubuntu-24.04", "T4", host=known, tensorflow="none", cuda="none")
     assert made["components"]["driver"]["profile"] == profile

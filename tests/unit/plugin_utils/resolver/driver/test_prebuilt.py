@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
@@ -45,6 +46,10 @@ def driver(found: Plan) -> Any:
     return found.components.driver
 
 
+def names(component: Any) -> tuple[str, ...]:
+    return tuple(package.name for package in component.packages)
+
+
 def on_host(running: str, following: str, meta: str | None, prebuilt: dict[str, str]) -> dict[str, Any]:
     """Return a host whose probe has read apt's lists."""
     release = KernelRelease(metas=(meta,) if meta else ())
@@ -55,7 +60,7 @@ def on_host(running: str, following: str, meta: str | None, prebuilt: dict[str, 
 def test_with_secure_boot_ubuntus_modules_take_the_place_of_dkms() -> None:
     found = driver(plan())
     assert (found.module_source, found.source, found.version) == ("prebuilt", "distro", "595")
-    assert found.packages == (
+    assert names(found) == (
         "nvidia-headless-no-dkms-595-server-open",
         "nvidia-utils-595-server",  # the headless set has no nvidia-smi
         "libnvidia-decode-595-server",
@@ -80,8 +85,8 @@ def test_with_secure_boot_ubuntus_modules_take_the_place_of_dkms() -> None:
         ({"module_key_enrolled": True}, {}, "dkms"),
         ({"secure_boot": "disabled", "signatures_enforced": True}, {}, "prebuilt"),
         ({"secure_boot": "disabled", "signatures_enforced": True, "module_key_enrolled": True}, {}, "dkms"),
-        ({"loaded_driver": "595.71.05", "packages": ("nvidia-dkms-595-server-open=1",)}, {}, "dkms"),
-        ({"loaded_driver": "595.71.05", "packages": (f"{STEM}{NOW}=1",)}, {}, "prebuilt"),
+        ({"loaded_driver": "595.71.05", "packages": (Package("nvidia-dkms-595-server-open", "1"),)}, {}, "dkms"),
+        ({"loaded_driver": "595.71.05", "packages": (Package(f"{STEM}{NOW}", "1"),)}, {}, "prebuilt"),
     ],
     ids=[
         "off",
@@ -117,31 +122,31 @@ def test_metapackages_of_the_flavours(distribution: str, kernel: str, meta: str)
 
 def test_old_gpus_get_the_proprietary_modules() -> None:
     found = driver(plan({"gpus": (GTX_1080,)}))
-    assert found.packages[0] == "nvidia-headless-no-dkms-580-server"
-    assert found.packages[-1] == f"linux-modules-nvidia-580-server-{NOW}"
+    assert names(found)[0] == "nvidia-headless-no-dkms-580-server"
+    assert names(found)[-1] == f"linux-modules-nvidia-580-server-{NOW}"
 
 
 def test_the_metapackage_serves_the_kernel_that_it_follows() -> None:
     prebuilt = {f"{STEM}{NOW}": NOW, f"{STEM}generic": NOW, f"{STEM}{OLD}": OLD}
     found = driver(plan(on_host(NOW, NOW, "linux-image-generic", prebuilt)))
-    assert (found.packages[4:], found.module_metas) == ((), (f"{STEM}generic",))
+    assert (names(found)[4:], found.module_metas) == ((), (f"{STEM}generic",))
     virtual = driver(plan(on_host(NOW, NOW, "linux-image-virtual", prebuilt)))
     assert virtual.module_metas == (f"{STEM}generic",)
     both = driver(plan(on_host(OLD, NOW, "linux-image-generic", prebuilt)))
-    assert (both.packages[4:], both.module_metas) == ((f"{STEM}{OLD}",), (f"{STEM}generic",))
+    assert (names(both)[4:], both.module_metas) == ((f"{STEM}{OLD}",), (f"{STEM}generic",))
 
 
 @pytest.mark.parametrize("meta", ["linux-image-generic", None])
 def test_a_metapackage_that_would_install_another_kernel_is_left_out(meta: str | None) -> None:
     """The probe lists the packages for the host's kernels alone: this one follows a newer kernel."""
     found = driver(plan(on_host(OLD, OLD, meta, {f"{STEM}{OLD}": OLD})))
-    assert (found.packages[4:], found.module_metas) == ((f"{STEM}{OLD}",), ())
+    assert (names(found)[4:], found.module_metas) == ((f"{STEM}{OLD}",), ())
 
 
 def test_another_branch_that_has_modules_for_the_kernel_is_taken() -> None:
     stem = "linux-modules-nvidia-580-server-open-"
     found = driver(plan(on_host(OLD, OLD, None, {f"{stem}{OLD}": OLD})))
-    assert (found.version, found.packages[-1]) == ("580", f"{stem}{OLD}")
+    assert (found.version, names(found)[-1]) == ("580", f"{stem}{OLD}")
 
 
 def test_a_kernel_without_modules_is_a_problem_with_remedies_that_were_tried() -> None:
@@ -172,7 +177,7 @@ def test_modules_of_a_flavour_that_the_catalog_does_not_list_are_planned_with_a_
     """Ubuntu has them for clouds; which branches, only its indexes say."""
     made = plan({"kernel": kernel}, distribution, driver="580")
     found = driver(made)
-    assert (found.packages[-1], found.module_metas) == (f"linux-modules-nvidia-580-server-open-{kernel}", ())
+    assert (names(found)[-1], found.module_metas) == (f"linux-modules-nvidia-580-server-open-{kernel}", ())
     (warning,) = [warning for warning in made.warnings if warning.code == "prebuilt-unknown"]
     assert kernel in warning.message
 
@@ -259,7 +264,7 @@ def test_a_host_that_boots_one_kernel_gets_one_metapackage() -> None:
     prebuilt = {f"{_580}{NOW}": NOW, f"{_580}generic": NOW, f"{_580}generic-hwe-24.04": NOW}
     kernels = Kernel(running=NOW, next_boot=NOW, releases={NOW: KernelRelease(metas=metas)}, prebuilt=prebuilt)
     found = driver(plan({"kernel": NOW, "next_kernel": None, "kernels": kernels}, driver="580"))
-    assert (found.packages[4:], found.module_metas) == ((), (f"{_580}generic",))
+    assert (names(found)[4:], found.module_metas) == ((), (f"{_580}generic",))
 
 
 @pytest.mark.parametrize(

@@ -423,7 +423,7 @@ def test_nvidias_packages_are_known_by_its_repository(tmp_path: Path) -> None:
     root = Root(tmp_path, "ubuntu-24.04")
     plan = root.plan(driver="580.95", cuda="none")
     assert plan.components.driver
-    there = {name: "580.95.05-0ubuntu1" for name, _v in (s.split("=") for s in plan.components.driver.packages)}
+    there = dict.fromkeys((package.name for package in plan.components.driver.packages), "580.95.05-0ubuntu1")
     offers = dict.fromkeys(there, ("580.95.05-0ubuntu1", "580.126.16-1ubuntu1"))
     root.add(there)
     root.load("580.95.05")
@@ -437,8 +437,9 @@ def test_a_verified_driver_of_the_archive_is_shown_in_its_installed_version(tmp_
     before = root.plan(driver="580", driver_source="distro", cuda="none")
     assert before.components.driver
     root.verify(before)
-    root.remove(*before.components.driver.packages)
-    root.add(dict.fromkeys(before.components.driver.packages, "580.126.09-0ubuntu0.24.04.1"))
+    names = [package.name for package in before.components.driver.packages]
+    root.remove(*names)
+    root.add(dict.fromkeys(names, "580.126.09-0ubuntu0.24.04.1"))
     root.load("580.126.09")
     plan = root.plan(cuda="none")
     assert next(r.choice for r in plan.reasons if r.component == "driver") == "580.126.09"
@@ -471,7 +472,7 @@ def test_a_driver_of_others_with_the_plan_s_packages_is_managed_in_its_version(t
     root = Root(tmp_path)
     plan = root.plan(OLD, cuda="none")
     assert plan.components.driver
-    root.add(dict(spec.split("=") for spec in plan.components.driver.packages))
+    root.add({package.name: package.version for package in plan.components.driver.packages})
     root.load("580.126.16")
     kept = root.plan(NEW, cuda="none")
     assert versions(kept)["driver"] == "580.126.16"
