@@ -19,7 +19,13 @@ from typing import Any, Callable, Collection, NamedTuple, Optional, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, dkms
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_locks, apt_output, apt_update, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import (
+    apt_locks,
+    apt_output,
+    apt_update,
+    dpkg,
+    dpkg_info,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import (
     Operation,
@@ -492,7 +498,7 @@ class Apt(PackageManager):
             return []
         bare, _unused, foreign = name.partition(":")
         found = glob.glob("%s/%s_%s_*.deb" % (glob.escape(directory), bare, version))
-        architectures = (foreign,) if foreign else (dpkg.native_architecture(), "all")
+        architectures = (foreign,) if foreign else (dpkg_info.native_architecture(), "all")
         return sorted(path for path in found if path[: -len(".deb")].rpartition("_")[2] in architectures)
 
     def prune(self, versions: set[tuple[str, str]]) -> None:

@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import KernelOffer
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Repository
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_sizes, deb822, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_sizes, deb822, dpkg_info
 
 LISTS = "/var/lib/apt/lists"
 HEADERS, IMAGE = "linux-headers-", "linux-image-"  # how the packages of a kernel are named
@@ -39,7 +39,7 @@ def parse(data: bytes, globs: list[str], architecture: str) -> dict[str, tuple[s
 
 
 def _offered(index: deb822.Index, globs: list[str], architecture: str) -> dict[str, tuple[str, ...]]:
-    native = dpkg.native_architecture(architecture)
+    native = dpkg_info.native_architecture(architecture)
     offered: dict[str, tuple[str, ...]] = {}
     for name in index.names(globs):
         rows = [row for row in index.paragraphs(name) if row.get("architecture", native) in (native, "all")]
@@ -126,7 +126,7 @@ def kernel_offers(
 
 def _providing(root: str, name: str, run: Run) -> list[str]:
     """Return the packages that provide a name, also with the architecture at its end, as Proxmox' headers do."""
-    end = "(?:-%s)?" % dpkg.native_architecture()
+    end = "(?:-%s)?" % dpkg_info.native_architecture()
     pattern = re.compile((r"\nProvides:(?:[^\n]*[\s,])?%s%s(?=[\s,])" % (re.escape(name), end)).encode())
     return [row["package"] for index in _indexes(root, run) or () for row in index.containing(pattern)]
 

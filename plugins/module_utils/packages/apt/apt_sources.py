@@ -24,7 +24,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     RepositoryFiles,
     SourceEntry,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_output, deb822, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import (
+    apt_lists,
+    apt_output,
+    deb822,
+    dpkg,
+    dpkg_info,
+)
 
 ONE_LINE = "/etc/apt/sources.list"
 DIRECTORY = "/etc/apt/sources.list.d"
@@ -334,7 +340,7 @@ class Others:
             data = None
         index = deb822.Index(data or b"")
         rows = [row for name in index.names(list(globs)) for row in index.paragraphs(name) if row.get("version")]
-        return [row for row in rows if row.get("architecture", "all") in ("all", dpkg.native_architecture())]
+        return [row for row in rows if row.get("architecture", "all") in ("all", dpkg_info.native_architecture())]
 
     def _origin(self, base: str) -> str:
         match = _ORIGIN.search(next(iter(self._release(base).values()), b""))
@@ -386,7 +392,7 @@ def _start(entry: SourceEntry) -> str:
 
 
 def _as_apt_reads(uri: str) -> str:
-    return uri.replace("$(ARCH)", dpkg.native_architecture())
+    return uri.replace("$(ARCH)", dpkg_info.native_architecture())
 
 
 def _is_at(entry: SourceEntry, uri: str, place: str) -> bool:

@@ -12,24 +12,16 @@ import re
 from typing import Collection, Iterator, Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import deb822, dpkg_contents
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import deb822, dpkg_contents, dpkg_info
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageDatabase
 
-MACHINE_TO_DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 STATUS_FILE = "/var/lib/dpkg/status"
 # dpkg appends each change of a package as a numbered file here, and merges them into the status file at times.
 JOURNAL = "/var/lib/dpkg/updates"
-INFO = "/var/lib/dpkg/info"
 _UNFINISHED = re.compile(rb"\nStatus: \S+ (?:reinstreq \S+|ok (?:half-installed|unpacked|half-configured))[ \t]*(?=\n)")
 _HELD = re.compile(rb"\nStatus: hold \S+ \S+[ \t]*(?=\n)")
 _DEPENDENCY = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
-
-
-def native_architecture(machine: str | None = None) -> str:
-    """Return dpkg's name of an architecture; `machine` is uname's, None for this machine."""
-    machine = machine or os.uname().machine
-    return MACHINE_TO_DEBIAN.get(machine, machine)
 
 
 def journal_files(root: str) -> list[str]:
@@ -64,7 +56,7 @@ class Dpkg(PackageDatabase):
         (`not-installed`) is left out unless it is held: such a hold blocks its installation.
         """
         index = deb822.Index(_database(self.root))
-        return _packages(index, index.names(globs), native_architecture(machine))
+        return _packages(index, index.names(globs), dpkg_info.native_architecture(machine))
 
     def unfinished(self) -> dict[str, InstalledPackage]:
         """Return the packages that dpkg left between two states."""
@@ -78,50 +70,33 @@ class Dpkg(PackageDatabase):
         """Return the packages of which a paragraph of the database or its journal matches."""
         index = deb822.Index(_database(self.root))
         names = sorted({fields["package"] for fields in index.containing(pattern) if "package" in fields})
-        return _packages(index, names, native_architecture())
+        return _packages(index, names, dpkg_info.native_architecture())
 
     def files(self, name: str) -> list[str]:
         """Return the paths of a package's files and directories; none where it has no list of them."""
-        return self.info(name, "list")
+        return dpkg_info.lines(self.root, name, "list")
 
     def settings(self, name: str) -> list[str]:
         """Return the paths of a package's configuration files, which an administrator may edit."""
-        return self.info(name, "conffiles")
+        return dpkg_info.lines(self.root, name, "conffiles")
 
     def damage(self, name: str) -> dict[str, str]:
         """Return {path: what is wrong} of an installed package's files, by their checksums."""
-        return dpkg_contents.of_package(self, name)
+        return dpkg_contents.of_package(self.root, name)
 
     def has_file_lists(self) -> bool:
         """Return whether there is a list of files of any package."""
-        return any(name.endswith(".list") for name in files.names(self.root, INFO))
-
-    def info(self, name: str, kind: str) -> list[str]:
-        """Return the lines of a file that dpkg keeps of a package: `list`, `conffiles` or `md5sums`; none without it.
-
-        The directory / is left out of `list`.
-        """
-        _path, text = self.info_file(name, kind)
-        return [line for line in (text or "").split("\n") if line not in ("", "/.")]
-
-    def info_file(self, name: str, kind: str) -> tuple[str, str | None]:
-        """Return path and text of such a file, None as its text without it."""
-        paths = ["%s/%s.%s" % (INFO, row, kind) for row in (name, "%s:%s" % (name, native_architecture()))]
-        for path in paths:
-            text = files.read_text(self.root, path)
-            if text is not None:
-                return path, text
-        return paths[0], None
+        return any(name.endswith(".list") for name in files.names(self.root, dpkg_info.INFO))
 
     def file_lists(self, words: Collection[str], within: str = "") -> Iterator[tuple[str, str]]:
         """Yield (package, list of its files, a line each) of the packages whose list has one of `words`.
 
         within: part of the names of the packages to look at.
         """
-        wanted, native = [word.encode() for word in words], ":" + native_architecture()
-        for file in files.names(self.root, INFO):
+        wanted, native = [word.encode() for word in words], ":" + dpkg_info.native_architecture()
+        for file in files.names(self.root, dpkg_info.INFO):
             if file.endswith(".list") and within in file:
-                data = files.read_bytes(self.root, "%s/%s" % (INFO, file)) or b""
+                data = files.read_bytes(self.root, "%s/%s" % (dpkg_info.INFO, file)) or b""
                 if any(word in data for word in wanted):
                     name = file[: -len(".list")]
                     yield name[: -len(native)] if name.endswith(native) else name, data.decode("utf-8", "replace")

@@ -7,12 +7,10 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from typing import TYPE_CHECKING, Iterable
+from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import digests, files
-
-if TYPE_CHECKING:
-    from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.dpkg import Dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg_info
 
 DPKG_SETTINGS = "/etc/dpkg/dpkg.cfg"
 DIVERSIONS = "/var/lib/dpkg/diversions"
@@ -20,21 +18,20 @@ _SUM = re.compile(r"^[0-9a-f]{32}  .+\n$")
 _PATH_FILTER = re.compile(r"^\s*path-(exclude|include)[=\s]\s*(\S+)", re.MULTILINE)
 
 
-def of_package(database: Dpkg, name: str) -> dict[str, str]:
+def of_package(root: str, name: str) -> dict[str, str]:
     """Return {path: what is wrong} of an installed package's files.
 
     Conffiles are not compared, as administrators edit them, nor files that dpkg's settings exclude (path-exclude). A
     diverted file is compared at the path to which it was diverted. No content is compared where check_md5() fails.
     """
-    root = database.root
     diverted, filters = _diversions(root), _path_filters(root)
-    wrong = _damaged_records(database, name)
+    wrong = _damaged_records(root, name)
     sums = {}
-    for line in database.info(name, "md5sums"):
+    for line in dpkg_info.lines(root, name, "md5sums"):
         digest, _unused, path = line.partition("  ")
         sums["/" + path] = digest
-    settings = database.settings(name)
-    for path in database.files(name):
+    settings = dpkg_info.lines(root, name, "conffiles")
+    for path in dpkg_info.lines(root, name, "list"):
         target, owner = diverted.get(path, (path, name))
         place = files.under(root, path if owner == name else target)
         if path in settings or _is_left_out(path, filters):
@@ -48,21 +45,21 @@ def of_package(database: Dpkg, name: str) -> dict[str, str]:
     return wrong
 
 
-def _damaged_records(database: Dpkg, name: str) -> dict[str, str]:
+def _damaged_records(root: str, name: str) -> dict[str, str]:
     """Return {path: what is wrong} of dpkg's own files of a package, without which nothing of it is compared.
 
     A power failure leaves such files empty. A package may have no checksums, or none if it has no regular file.
     """
     wrong = {}
-    path, text = database.info_file(name, "list")
+    path, text = dpkg_info.read(root, name, "list")
     if not text or not text.endswith("\n"):
         wrong[path] = "is missing" if text is None else "is cut"
-    path, text = database.info_file(name, "md5sums")
+    path, text = dpkg_info.read(root, name, "md5sums")
     if text and not all(_SUM.match(line) for line in text.splitlines(True)):
         wrong[path] = "is cut"
     if text == "":
-        settings = database.settings(name)
-        places = [files.under(database.root, each) for each in database.files(name) if each not in settings]
+        settings = dpkg_info.lines(root, name, "conffiles")
+        places = [files.under(root, each) for each in dpkg_info.lines(root, name, "list") if each not in settings]
         if any(os.path.isfile(place) and not os.path.islink(place) for place in places):
             wrong[path] = "is cut"
     return wrong

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import DkmsLeftover, InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg_info
 
 from tests.unit.module_utils.host_files import link, put
 
 LIB = "/usr/lib/x86_64-linux-gnu"
-NATIVE = dpkg.native_architecture()
+NATIVE = dpkg_info.native_architecture()
 ELF, ELF_32 = b"\x7fELF\x02", b"\x7fELF\x01"
 
 

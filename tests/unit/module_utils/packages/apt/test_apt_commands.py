@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg, dpkg_info
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Operation
 
 from tests.unit.module_utils.host_files import link, put
 from tests.unit.module_utils.simulated_packages import SimulatedPackages, parse
 
-NATIVE = dpkg.native_architecture()
+NATIVE = dpkg_info.native_architecture()
 
 
 def failed(module: str, text: str, planned: bool = True, owner: str | None = None) -> apt_commands.FailedModule:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, openpgp
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PreferredSource
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, dpkg, dpkg_info
 
 from tests.unit.module_utils.host_files import listed, put, put_repository
 
@@ -452,7 +452,7 @@ def test_what_a_repository_offers_is_known_by_its_lists(tmp_path: Path) -> None:
     others = apt_sources.Others(str(tmp_path), "debian", URL, OFFERS, ["lib*"], command.run)
     assert others.offering(LAMBDA + "/") == {"libnccl2"}
     assert others.offering(MIRROR) is None
-    architecture = dpkg.native_architecture()
+    architecture = dpkg_info.native_architecture()
     put_repository(
         tmp_path, f"https://nvidia.github.io/deb/{architecture}", "/", listed({"libnvidia-container1": "1.18"})
     )

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg, dpkg_info
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 
 from tests.unit.module_utils.host_files import put
@@ -35,7 +35,7 @@ def query(*options: str) -> dict[str, tuple[str, str, bool]]:
         want, _flag, state = status.split()
         if state != "not-installed" or want == "hold":
             # dpkg-query writes :amd64 behind each native package that may be installed for several architectures.
-            found[name.removesuffix(f":{dpkg.native_architecture()}")] = (version, state, want == "hold")
+            found[name.removesuffix(f":{dpkg_info.native_architecture()}")] = (version, state, want == "hold")
     return found
 
 
@@ -62,7 +62,7 @@ def test_the_packages_of_this_machine_are_those_of_dpkg_query():
 
 @needs_dpkg
 def test_a_package_of_two_architectures_is_two_rows_as_for_dpkg_query(tmp_path):
-    native = dpkg.native_architecture()
+    native = dpkg_info.native_architecture()
     paragraphs = [
         f"Package: libc6\nStatus: install ok installed\nMulti-Arch: same\nArchitecture: {architecture}\n"
         f"Maintainer: x\nDescription: x\nVersion: {version}\n"
@@ -77,7 +77,7 @@ def test_a_package_of_two_architectures_is_two_rows_as_for_dpkg_query(tmp_path):
 
 @needs_dpkg
 def test_the_journal_of_an_interrupted_dpkg_replaces_the_status_file(tmp_path):
-    native = dpkg.native_architecture()
+    native = dpkg_info.native_architecture()
 
     def paragraph(name: str, status: str, version: str) -> str:
         return (
@@ -133,10 +133,10 @@ def test_a_host_without_dpkg_has_no_packages(tmp_path):
 def test_the_native_architecture_is_dpkgs_own():
     if shutil.which("dpkg"):
         printed = subprocess.run(["dpkg", "--print-architecture"], check=True, capture_output=True, text=True).stdout
-        assert dpkg.native_architecture() == printed.strip()
-    assert dpkg.native_architecture("aarch64") == "arm64"
-    assert dpkg.native_architecture("riscv64") == "riscv64"
-    assert dpkg.native_architecture(os.uname().machine) == dpkg.native_architecture()
+        assert dpkg_info.native_architecture() == printed.strip()
+    assert dpkg_info.native_architecture("aarch64") == "arm64"
+    assert dpkg_info.native_architecture("riscv64") == "riscv64"
+    assert dpkg_info.native_architecture(os.uname().machine) == dpkg_info.native_architecture()
 
 
 def test_the_files_of_a_package_are_those_of_dpkg_query():
