@@ -145,5 +145,5 @@ def test_the_files_of_a_package_are_those_of_dpkg_query():
     for name in ("bash", "libc6"):  # the second one is installed for several architectures at once
         found = subprocess.run(["dpkg-query", "--listfiles", name], capture_output=True, text=True, check=True).stdout
         listed = [line for line in found.splitlines() if line.startswith("/") and line != "/."]
-        assert dpkg.Dpkg("/").info(name, "list") == listed
-    assert dpkg.Dpkg("/").info("no-such-package", "list") == []
+        assert dpkg.Dpkg("/").files(name) == listed
+    assert dpkg.Dpkg("/").files("no-such-package") == []
