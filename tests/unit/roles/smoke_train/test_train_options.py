@@ -1,10 +1,13 @@
 """train_options.py: defaults, the options in the worker's request, and refused combinations."""
 
 import json
+from pathlib import Path
 
 import pytest
 import train_options
+import yaml
 
+ROLE = Path(__file__).resolve().parents[4] / "roles/smoke_train"
 CLUSTER = ["--cluster-workers", "a:1,b:2", "--cluster-index", "1"]
 
 
@@ -110,3 +113,14 @@ def test_default_framework_is_the_installed_one(
 ) -> None:
     monkeypatch.setattr(train_options.importlib.util, "find_spec", lambda name: name if name in installed else None)
     assert train_options.parse_arguments([]).framework == framework
+
+
+def test_default_interval_samples_the_training_of_a_fast_gpu() -> None:
+    """An H100 (PyTorch 2.11, driver 580.159.04) trained on 13,139 images a second: 60 steps of 128 were over in 0.58 s.
+
+    With a sample each second none saw it. The role has the same default.
+    """
+    interval = train_options.parse_arguments(["--framework", "pytorch"]).monitor_interval
+    assert 0 < interval < 60 * 128 / 13139
+    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
+    assert defaults["smoke_train_monitor_interval"] == interval
