@@ -44,7 +44,7 @@ class BrokenPackage:
 
 
 @dataclasses.dataclass(frozen=True)
-class PackageManager:
+class PackageManagerState:
     """Whether apt could start now; interrupted: dpkg left a journal of an unfinished run."""
 
     name: str

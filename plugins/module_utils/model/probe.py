@@ -32,7 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import 
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
     ModulesOfOthers,
-    PackageManager,
+    PackageManagerState,
     ProbedPackage,
     Repository,
     RepositoryFiles,
@@ -77,7 +77,7 @@ class Probe:
     gpu_processes: tuple[GpuProcess, ...] | None = ()
     packages: Mapping[str, ProbedPackage] | None = None
     foreign_holds: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    package_manager: PackageManager | None = None
+    package_manager: PackageManagerState | None = None
     transaction: Transaction | None = None
     run: Any = None
     cloud_init_running: bool = False

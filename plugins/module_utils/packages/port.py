@@ -110,9 +110,6 @@ class PackageDatabase(Protocol):
     def held(self) -> Dict[str, InstalledPackage]:
         """Return the packages on hold, whether they are installed or not."""
 
-    def unfinished(self) -> Dict[str, InstalledPackage]:
-        """Return the packages that an interrupted package manager left between two states."""
-
     def files(self, name: str) -> List[str]:
         """Return the paths of a package's files and directories."""
 

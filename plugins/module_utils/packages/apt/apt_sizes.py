@@ -24,7 +24,7 @@ class Dependency(NamedTuple):
     version: Optional[str]
 
 
-class Package(NamedTuple):
+class SizedPackage(NamedTuple):
     """Sizes of one version of a package, and its dependencies, each a list of alternatives."""
 
     download_kib: int
@@ -47,13 +47,13 @@ class Repository:
 
     def __init__(self, index: deb822.Index) -> None:
         self._index = index
-        self._packages: dict[str, dict[str, Package]] = {}
+        self._packages: dict[str, dict[str, SizedPackage]] = {}
 
-    def versions(self, name: str) -> dict[str, Package]:
+    def versions(self, name: str) -> dict[str, SizedPackage]:
         """Return a package's versions; none where the repository does not have it."""
         if name not in self._packages:
             self._packages[name] = {
-                fields["version"]: Package(
+                fields["version"]: SizedPackage(
                     int(fields.get("size", 0)) >> 10, int(fields.get("installed-size", 0)), dependencies(fields)
                 )
                 for fields in self._index.paragraphs(name)
@@ -72,7 +72,7 @@ class Repository:
                 waiting += self._required(self.versions(package[0])[package[1]])
         return found
 
-    def _required(self, package: Package) -> list[Tuple[str, str]]:
+    def _required(self, package: SizedPackage) -> list[Tuple[str, str]]:
         """Return of each dependency the first alternative in the repository, in the exact or the newest version."""
         required = []
         for group in package.dependencies:

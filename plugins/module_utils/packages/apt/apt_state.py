@@ -10,7 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, p
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
     BrokenPackage,
     PackageLock,
-    PackageManager,
+    PackageManagerState,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Journal, foreign_unfinished
@@ -23,7 +23,7 @@ LOCKS = (
 )
 
 
-def read(root: str, journal: Journal) -> PackageManager | None:
+def read(root: str, journal: Journal) -> PackageManagerState | None:
     """Return whether apt could start now; None where dpkg is not the package manager.
 
     journal: of the packages that gpuhost changed
@@ -36,7 +36,7 @@ def read(root: str, journal: Journal) -> PackageManager | None:
         BrokenPackage(name, ("reinstreq " if package.reinstall else "") + package.status, of_others=name in others)
         for name, package in unfinished.items()
     ]
-    return PackageManager("apt", locks(root), tuple(broken), interrupted=bool(dpkg.journal_files(root)))
+    return PackageManagerState("apt", locks(root), tuple(broken), interrupted=bool(dpkg.journal_files(root)))
 
 
 def locks(root: str) -> tuple[PackageLock, ...]:
