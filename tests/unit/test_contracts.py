@@ -319,6 +319,18 @@ TESTED_BY = {
         "module_utils/model/test_probe.py",
     ),
     "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/test_preflight.py",
+    # What a plan changes of each component is tested by plans.
+    **dict.fromkeys(
+        [f"plugins/plugin_utils/components/{name}.py" for name in ("cuda", "cudnn", "driver/removal")],
+        "plugin_utils/planning/test_removals.py",
+    ),
+    **dict.fromkeys(
+        [
+            f"plugins/plugin_utils/components/{name}.py"
+            for name in ("base", "changes", "driver/part", "nccl", "pytorch", "registry", "tensorflow")
+        ],
+        "plugin_utils/planning/test_plan_diff.py",
+    ),
     # Programs: tested by running the program that includes or starts them.
     "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",
     "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",

@@ -31,6 +31,7 @@ FLOORS = {
         "catalog",
         "model",
         "resolver",
+        "components",
         "verification",
         "planning",
         "report",

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     FRAMEWORKS,
@@ -22,7 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import KEEP, REMOVE, PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
 # Where the roles write; the probe reads the free space of these directories.
 PACKAGE_CACHE = "/var"

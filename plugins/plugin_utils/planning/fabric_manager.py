@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
@@ -21,6 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import installed_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 CODES = {
@@ -55,7 +57,7 @@ def _is_missing(plan: Plan, probe: Probe, diff: plan_diff.PlanDiff) -> bool:
     A driver that gets further packages of its own version does not change.
     """
     driver = plan.components.driver
-    if driver is None or not probe.nvswitches or diff.of("driver").action == plan_diff.KEEP:
+    if driver is None or not probe.nvswitches or diff.of("driver").action == KEEP:
         return False
     manager = [versions.upstream(version) for version in _installed(probe).values()]
     return not any(
@@ -76,7 +78,8 @@ def _installed(probe: Probe) -> dict[str, str]:
 def _present(probe: Probe) -> list[str]:
     """Return the versions of the host's driver: the loaded one first, then that of its packages."""
     loaded = probe.driver.loaded.version if probe.driver.loaded else None
-    found = (loaded, plan_diff.installed_version("driver", None, probe, load_catalog()))
+    installed = installed_driver.on_probe(load_catalog(), probe)
+    found = (loaded, installed.version if installed else None)
     return list(dict.fromkeys(version for version in found if version))
 
 

@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_sta
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     FRAMEWORKS,
@@ -36,7 +37,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     fabric_manager,
     kernel_builds,
     leftovers,
-    plan_diff,
     repository,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, check_disk
@@ -291,7 +291,7 @@ class _Context:
 
     def is_changed(self, name: str) -> bool:
         """Whether the plan changes a planned component."""
-        return self.components.get(name) is not None and self.diff.of(name).action != plan_diff.KEEP
+        return self.components.get(name) is not None and self.diff.of(name).action != KEEP
 
     @property
     def packages(self) -> list[str]:
@@ -587,12 +587,12 @@ def _holds(context: _Context, findings: Findings) -> None:
     rows = [package for row in context.diff.components for package in row.packages if package.name in held]
     changed = {
         package.name: "would be removed"
-        if package.action == plan_diff.REMOVE
+        if package.action == REMOVE
         else f"{package.installed} would become {package.planned or 'the newest'}"
         if package.installed
         else "would be installed"
         for package in rows
-        if package.action != plan_diff.KEEP
+        if package.action != KEEP
     }
     changed |= {name: "would be installed" for name in context.packages if held.get(name) == ""}
     changed |= {name: "would be removed" for name in context.diff.leftovers.purge if name in held}
@@ -668,7 +668,7 @@ def _graphics(context: _Context, findings: Findings) -> None:
     if driver is None or driver.profile == "full":
         return
     expressions = load_catalog().packages.graphics
-    removed = [change.name for change in context.diff.of("driver").packages if change.action == plan_diff.REMOVE]
+    removed = [change.name for change in context.diff.of("driver").packages if change.action == REMOVE]
     lost = [name for name in removed if any(re.fullmatch(expression, name) for expression in expressions)]
     if lost:
         findings.warn(

@@ -34,6 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
@@ -42,7 +43,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import Damage
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
     HostEvidence,
@@ -509,7 +509,7 @@ def _installed(name: str, planned: PlannedComponent | None, evidence: HostEviden
     installed = [package for package in found if package.status == "installed"]
     if names and len(installed) == len(names):
         return ", ".join(dict.fromkeys(package.version for package in installed)) + suffix
-    version = plan_diff.installed_version(name, None, probe, load_catalog())  # by whatever package
+    version = registry.BY_NAME[name].installed(None, probe, load_catalog())  # by whatever package
     if installed:
         return f"{version or 'unknown'} ({len(installed)} of {len(names)} planned packages){suffix}"
     return f"{version}{suffix}" if version else NOTHING

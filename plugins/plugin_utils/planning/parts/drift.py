@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     all_packages,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import KEEP, PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
 ALWAYS = "always"
 DEEP = "deep"

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs, SettingsLine
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Limit, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart, Part
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange, PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.planning_cases import CUDA, DRIVER, make_plan

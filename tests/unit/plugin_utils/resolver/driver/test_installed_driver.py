@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange
 
 from tests.unit.module_utils.host_files import link, put
 from tests.unit.plugin_utils.resolver.present.present_cases import Root

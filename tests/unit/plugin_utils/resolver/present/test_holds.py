@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from syrupy.assertion import SnapshotAssertion
 
@@ -46,7 +47,7 @@ def test_a_driver_on_hold_stays_and_the_rest_is_planned_around_it(tmp_path: Path
     assert reason.startswith("driver 570.133.20 stays: ")
     assert all(name in reason for name in held)
     diff = plan_diff.plan_diff(plan, root.probe())
-    assert (diff.of("driver").action, diff.of("driver").packages) == (plan_diff.KEEP, ())
+    assert (diff.of("driver").action, diff.of("driver").packages) == (KEEP, ())
     assert not any(diff.to_json()["may_remove"].values())
     assert root.problems() == []
 

@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     RepositoryFiles,
     SourceEntry,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import INSTALL, KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
@@ -153,9 +154,7 @@ def test_a_damaged_component_is_repaired_in_its_verified_version(verified: Root)
     plan = verified.plan(offers)
     assert versions(plan) == VERIFIED
     change = plan_diff.plan_diff(plan, verified.probe(offers)).of("cudnn")
-    assert [(p.name, p.action) for p in change.packages if p.action != plan_diff.KEEP] == [
-        ("libcudnn9-dev-cuda-13", plan_diff.INSTALL)
-    ]
+    assert [(p.name, p.action) for p in change.packages if p.action != KEEP] == [("libcudnn9-dev-cuda-13", INSTALL)]
 
 
 def test_a_library_that_was_not_offered_stays_away_until_it_is_asked_for(tmp_path: Path) -> None:
@@ -323,7 +322,7 @@ def test_a_working_driver_of_others_stays_and_the_rest_is_planned_around_it(
     assert plan.kept_driver
     assert plan.kept_driver.source == "distro"  # NVIDIA's newer one must not replace it
     diff = plan_diff.plan_diff(plan, others.probe())
-    assert (diff.of("driver").action, diff.of("driver").note) == (plan_diff.KEEP, snapshot)
+    assert (diff.of("driver").action, diff.of("driver").note) == (KEEP, snapshot)
     assert not any(diff.to_json()["may_remove"].values())
 
 

@@ -1,43 +1,19 @@
-"""Which packages a plan removes: another driver's, CUDA toolkits beyond the count to keep, cuDNN for another CUDA.
-
-Each function returns the names of installed packages and, for the package transaction, regular expressions of names:
-`replaces` (purged) and `may_remove` (apt may remove them to resolve conflicts).
-"""
+"""Which packages of the present driver cannot stay beside the planned one."""
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import re
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize, ProbedPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    CudaComponent,
-    DriverComponent,
-    LibraryComponent,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-
-Packages = Mapping[str, ProbedPackage]
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import Packages, Removal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 
 _DRIVER_VERSION = re.compile(r"^\d{3}\.\d+")
-
-
-@dataclasses.dataclass(frozen=True)
-class Removal:
-    """What is removed for one component; why: a text for messages; packages: the names that are known beforehand."""
-
-    why: str = ""
-    packages: tuple[str, ...] = ()
-    replaces: tuple[str, ...] = ()
-    may_remove: tuple[str, ...] = ()
-
-
-# The driver -----------------------------------------------------------------------------------------------------
 
 
 def of_driver(
@@ -168,59 +144,3 @@ def _included(planned: DriverComponent, sizes: Mapping[str, Mapping[str, Package
 def _is_obsolete(name: str, present: Packages, included: set[str]) -> bool:
     """Return whether the new driver does without a package of the old one; a package versioned apart may stay."""
     return name not in included and bool(_DRIVER_VERSION.match(versions.upstream(present[name].version)))
-
-
-# CUDA -----------------------------------------------------------------------------------------------------------
-
-
-def of_toolkits(keep: str, planned: CudaComponent, probe: Probe, present: Packages, catalog: Catalog) -> Removal:
-    """Return the packages of the oldest toolkits beyond `keep` (`all` or a count), which includes the planned one.
-
-    Only toolkits of NVIDIA's packages count.
-    """
-    if keep == "all":
-        return Removal()
-    own = [planned.version] if planned.source == "nvidia" else []
-    others = [version for version in _packaged(probe, present, catalog) if version not in own]
-    removed = others[max(int(keep) - len(own), 0) :]
-    packages = [name for version in removed for name in _of_series(version, present, catalog)]
-    return Removal(
-        ", ".join(f"CUDA {version}" for version in removed),
-        tuple(sorted(packages)),
-        tuple(_series_pattern(version, catalog) for version in removed),
-        (catalog.cuda.apt.metapackages,) if removed else (),
-    )
-
-
-def _packaged(probe: Probe, present: Packages, catalog: Catalog) -> list[str]:
-    """Return the toolkits that dpkg installed in /usr/local, newest first."""
-    from_runfile = {toolkit.version for toolkit in probe.runfile.toolkits}
-    toolkit = re.escape(catalog.cuda.apt.toolkit).replace(r"\{major\}", r"(\d+)").replace(r"\{minor\}", r"(\d+)")
-    named = [match.groups() for match in (re.fullmatch(toolkit, name) for name in present) if match]
-    found = {*probe.cuda.installed, *(".".join(number) for number in named)} - from_runfile
-    packaged = [version for version in found if _of_series(version, present, catalog)]
-    return sorted(packaged, key=versions.key, reverse=True)
-
-
-def _of_series(version: str, present: Packages, catalog: Catalog) -> list[str]:
-    pattern = _series_pattern(version, catalog)
-    return [name for name in present if re.fullmatch(pattern, name)]
-
-
-def _series_pattern(version: str, catalog: Catalog) -> str:
-    major, minor = version.split(".")[:2]
-    return catalog.cuda.apt.series.format(major=major, minor=minor)
-
-
-# cuDNN ----------------------------------------------------------------------------------------------------------
-
-
-def of_cudnn(planned: LibraryComponent, cuda: CudaComponent | None, present: Packages, catalog: Catalog) -> Removal:
-    """Return the packages of cuDNN for another CUDA major: its libraries have the paths of the planned ones."""
-    number = versions.major(planned.version)
-    apt = next((entry for entry in catalog.cudnn.apt if entry.cudnn_major == number), None)
-    if apt is None or apt.other_builds is None or cuda is None:
-        return Removal()
-    pattern = apt.other_builds.format(cuda_major=versions.major(cuda.version))
-    removed = tuple(sorted(name for name in present if re.fullmatch(pattern, name)))
-    return Removal("replaces the build for another CUDA major", removed, (pattern,)) if removed else Removal()

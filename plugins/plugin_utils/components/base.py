@@ -1,0 +1,146 @@
+"""What the core asks of every component: its names, what a host has of it, and what a plan changes.
+
+A component is a module beside this one with a subclass of PackagedPart or EnvironmentPart, and a line in registry.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import ClassVar, Generic, TypeVar
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
+    INSTALL,
+    KEEP,
+    ComponentChange,
+    Packages,
+    Removal,
+    direction,
+    package_changes,
+    strongest,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    Component,
+    Components,
+    FrameworkComponent,
+    PackagedComponent,
+    all_packages,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+
+Planned = TypeVar("Planned", bound=Component)
+PlannedPackages = TypeVar("PlannedPackages", bound=PackagedComponent)
+PlannedEnvironment = TypeVar("PlannedEnvironment", bound=FrameworkComponent)
+
+
+class Part(Generic[Planned]):
+    """A component on a host. name: in requests, plans and evidence; label: in messages; role: what installs it."""
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    role: ClassVar[str]
+
+    def planned(self, components: Components) -> Planned | None:
+        """Return the component of a plan; None where it is left out."""
+        found: Planned | None = getattr(components, self.name)
+        return found
+
+    def installed(self, planned: Planned | None, probe: Probe, catalog: Catalog) -> str | None:
+        """Return the version that is on the host, whether it is the planned one or not; None without one."""
+        raise NotImplementedError
+
+    def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
+        """Return what a plan removes for the component."""
+        return Removal()
+
+    def change(self, row: ComponentChange, plan: Plan, probe: Probe, removal: Removal) -> ComponentChange:
+        """Return the change of a planned component. row: the change without action, note and packages."""
+        raise NotImplementedError
+
+    def unplanned(self, row: ComponentChange, plan: Plan) -> ComponentChange:
+        """Return the row of a component that is not planned, with what else there is to say."""
+        return row
+
+    def note(self, plan: Plan, probe: Probe, removal: Removal) -> str:
+        """Return what to say beside the action."""
+        return removal.why
+
+    def removed(self, change: ComponentChange, removal: Removal) -> str:
+        """Return how a table names the packages that are removed."""
+        return ", ".join(change.removed)
+
+    def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
+        """Return what changes for programs and users that have nothing to do with the plan, a sentence each."""
+        return ()
+
+
+class PackagedPart(Part[PlannedPackages]):
+    """A component that consists of packages. side_by_side: several versions of it can be on a host."""
+
+    side_by_side: ClassVar[bool] = False
+
+    def leading(self, catalog: Catalog) -> str:
+        """Return the regular expression of the package whose version is the component's."""
+        return catalog.packages.leading[self.name]
+
+    def installed(self, planned: PlannedPackages | None, probe: Probe, catalog: Catalog) -> str | None:
+        """Return the newest version among the installed packages that carry the component's."""
+        leading = self.leading(catalog)
+        found = [package.version for name, package in probe.present_packages.items() if re.fullmatch(leading, name)]
+        newest = debian_version.newest_first(found)
+        return versions.upstream(newest[0]) if newest else None
+
+    def change(self, row: ComponentChange, plan: Plan, probe: Probe, removal: Removal) -> ComponentChange:
+        """Return the change that follows from the component's packages."""
+        planned = self.planned(plan.components)
+        wanted = all_packages(planned) if planned else ()
+        packages = package_changes(wanted, probe.present_packages, removal.packages)
+        note = self.note(plan, probe, removal)
+        return dataclasses.replace(row, action=self._action(row, strongest(packages)), note=note, packages=packages)
+
+    def _action(self, row: ComponentChange, action: str) -> str:
+        """Return the action of the component: packages with other names may be another version of it."""
+        if action != INSTALL or self.side_by_side or not row.installed or not row.planned:
+            return action
+        # Only the branch is known of the distribution's driver: 580.126.09 is neither older nor newer than 580.
+        same_branch = versions.has_prefix(row.installed, row.planned)
+        return (None if same_branch else direction(row.installed, row.planned)) or INSTALL
+
+
+class EnvironmentPart(Part[PlannedEnvironment]):
+    """A framework in a Python environment. training_file: the evidence of its training."""
+
+    training_file: ClassVar[str]
+
+    def installed(self, planned: PlannedEnvironment | None, probe: Probe, catalog: Catalog) -> str | None:
+        """Return the framework's version in the environment in use."""
+        environment = probe.environment(self.name)
+        return environment.version if environment else None
+
+    def change(self, row: ComponentChange, plan: Plan, probe: Probe, removal: Removal) -> ComponentChange:
+        """Return the change of the environment, which is rebuilt as a whole."""
+        planned, found = self.planned(plan.components), probe.environment(self.name)
+        if planned is None or found is None:
+            return dataclasses.replace(row, action=INSTALL)
+        turn = direction(found.version.partition("+")[0], planned.version)  # such as 2.14.1+cu126
+        if turn is not None:
+            return dataclasses.replace(row, action=turn)
+        if found.python != planned.python:
+            return dataclasses.replace(row, action=INSTALL, note=f"rebuilt for Python {planned.python}")
+        note = self.other_build(planned, found)
+        return dataclasses.replace(row, action=INSTALL if note else KEEP, note=note)
+
+    def other_build(self, planned: PlannedEnvironment, found: Environment) -> str:
+        """Return why an environment of the planned version and Python is rebuilt; empty if it is not."""
+        return ""
+
+
+def native(probe: Probe) -> Packages:
+    """Return the present packages of the host's own architecture."""
+    return {name: package for name, package in probe.present_packages.items() if ":" not in name}

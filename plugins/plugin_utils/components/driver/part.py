@@ -1,0 +1,56 @@
+"""The driver on a host: what is installed, what a plan replaces, and what that means for others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, ComponentChange, Removal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.removal import of_driver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import installed_driver
+
+
+class Driver(PackagedPart[DriverComponent]):
+    """NVIDIA's driver, from its repository or the distribution's archive."""
+
+    name = "driver"
+    label = "NVIDIA driver"
+    role = "nvidia_driver"
+
+    def installed(self, planned: DriverComponent | None, probe: Probe, catalog: Catalog) -> str | None:
+        """Return the version of the driver whose libraries programs load, whatever package has it."""
+        driver = installed_driver.on_probe(catalog, probe)
+        return driver.version if driver else None
+
+    def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
+        """Return the packages of another driver."""
+        planned = self.planned(plan.components)
+        if planned is None:
+            return Removal()
+        present, installed = native(probe), _packaged(probe, catalog)
+        return of_driver(planned, present, installed, probe.package_sizes, catalog)
+
+    def unplanned(self, row: ComponentChange, plan: Plan) -> ComponentChange:
+        """Return the row of a driver that stays, with the package that has it."""
+        if plan.kept_driver is None:
+            return row
+        how = "of others" if plan.kept_driver.of_others else "with prebuilt kernel modules"
+        return dataclasses.replace(row, note=f"{plan.kept_driver.package} {how}")
+
+    def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
+        """Return that the GPUs are taken from all programs, where the version changes."""
+        if change.action != KEEP and change.installed and change.planned and change.installed != change.planned:
+            yield (f"the driver changes from {change.installed} to {change.after}: all programs must leave the GPUs")
+
+
+def _packaged(probe: Probe, catalog: Catalog) -> str | None:
+    """Return the version of the driver whose packages are there; what is left of one is replaced like one."""
+    driver = installed_driver.on_probe(catalog, probe)
+    if driver is None or driver.packaged is None:
+        driver = installed_driver.named(catalog, {name: package.version for name, package in native(probe).items()})
+    return driver.version if driver else None
