@@ -26,7 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporar
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal, result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
@@ -218,7 +218,7 @@ class ActionModule(VariablesAction):
         Return the decision with them, what decides again, what was written, and why others were not. Fail where the
         user's own cannot be added.
         """
-        urls_of = tuple(f"{name}_env_index_url" for name in FRAMEWORKS)
+        urls_of = tuple(f"{part.role}_index_url" for part in FRAMEWORKS)
         written: list[str] = []
         failed: list[str] = []
         if args["locks"] and not decision.plan.ok:

@@ -56,7 +56,7 @@ from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import checked_variables, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import TRAINING_FILES
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.

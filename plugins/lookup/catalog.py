@@ -75,6 +75,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.locks import UnknownLockError, default_lock
 
 
@@ -111,12 +112,7 @@ def _of_one(catalog: Catalog, architecture: str) -> dict[str, dict[str, Any]]:
     own = of_architecture(catalog, architecture)
     return {
         "repository": {name: repository_facts(catalog, name, architecture) for name in served},
-        "driver": {b.branch: b for b in own.driver.branches},
-        "cuda": {t.version: t for t in own.cuda.toolkits},
-        "cudnn": {v.version: v for v in own.cudnn.versions},
-        "nccl": {f"{b.version}+cuda{b.cuda}": b for b in own.nccl.builds},
-        "tensorflow": {r.version: r for r in own.tensorflow.releases},
-        "pytorch": {r.version: r for r in own.pytorch.releases},
+        **{part.name: dict(part.entries(own)) for part in PARTS},
     }
 
 

@@ -15,13 +15,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, PACKAGED
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import of_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.architectures import where_supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
-
-_LIBRARIES = ("cudnn", "nccl")
 
 
 def distribution(facts: Mapping[str, Any]) -> str:
@@ -68,8 +67,9 @@ def component(
     An empty version gives an empty component, so that a missing role variable is reported by its own name.
     Raises ValueError for a name or version that the catalog does not have for the host's distribution release.
     """
-    if name not in PACKAGED:
-        raise ValueError(f"expected one of {', '.join(PACKAGED)}, found {name!r}")
+    packaged = [part.name for part in registry.PACKAGED]
+    if name not in packaged:
+        raise ValueError(f"expected one of {', '.join(packaged)}, found {name!r}")
     if not version:
         return {}
     host = Host(distribution(facts), architecture(facts), kernel=str(facts.get("kernel") or ""))
@@ -78,11 +78,11 @@ def component(
 
 @functools.cache
 def _component(host: Host, name: str, version: str, kernel_modules: str, cuda: str, profile: str) -> dict[str, Any]:
-    asked = {**dict.fromkeys(COMPONENTS, "none"), "expect_gpus": "0", name: version}
-    if name == "driver":
-        asked |= {"driver_kernel_modules": kernel_modules, "driver_profile": profile}
+    asked = {**dict.fromkeys(registry.BY_NAME, "none"), "expect_gpus": "0", name: version}
+    options = {f"{name}_kernel_modules": kernel_modules, f"{name}_profile": profile}
+    asked |= {option: value for option, value in options.items() if option in of_request()}
     problems = ""
-    for release in _cuda_releases(cuda) if name in _LIBRARIES else [asked["cuda"]]:
+    for release in _cuda_releases(cuda) if "cuda" in registry.BY_NAME[name].after else [asked["cuda"]]:
         request = Request(**{**asked, "cuda": release})
         plan = resolve(load_catalog(), request, host)
         if plan.ok:

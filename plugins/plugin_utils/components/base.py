@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, FrameworkRelease
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
     INSTALL,
     KEEP,
@@ -40,11 +40,22 @@ PlannedEnvironment = TypeVar("PlannedEnvironment", bound=FrameworkComponent)
 
 
 class Part(Generic[Planned]):
-    """A component on a host. name: in requests, plans and evidence; label: in messages; role: what installs it."""
+    """A component on a host.
+
+    name: in requests, plans and evidence; label: in messages; role: what installs it. after: the components that it is
+    chosen for. follows_host: fields of the plan that follow the host and not the request. role_fields: those that the
+    role has variables for, which users must not set to another value. in_kernel: the loaded version is that of a kernel
+    module. in_summary: the summary of a run has a column for it.
+    """
 
     name: ClassVar[str]
     label: ClassVar[str]
     role: ClassVar[str]
+    after: ClassVar[tuple[str, ...]] = ()
+    follows_host: ClassVar[tuple[str, ...]] = ()
+    role_fields: ClassVar[tuple[str, ...]] = ()
+    in_kernel: ClassVar[bool] = False
+    in_summary: ClassVar[bool] = True
 
     def planned(self, components: Components) -> Planned | None:
         """Return the component of a plan; None where it is left out."""
@@ -74,6 +85,18 @@ class Part(Generic[Planned]):
     def removed(self, change: ComponentChange, removal: Removal) -> str:
         """Return how a table names the packages that are removed."""
         return ", ".join(change.removed)
+
+    def origin(self, planned: Planned) -> str:
+        """Return where a planned component is from, for a table."""
+        raise NotImplementedError
+
+    def entries(self, catalog: Catalog) -> Mapping[str, Any]:
+        """Return the entries of the catalog by version."""
+        raise NotImplementedError
+
+    def loaded(self, probe: Probe) -> str:
+        """Return the version of the loaded kernel module, of a component that has one."""
+        raise NotImplementedError
 
     def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
         """Return what changes for programs and users that have nothing to do with the plan, a sentence each."""
@@ -114,8 +137,9 @@ class PackagedPart(Part[PlannedPackages]):
 
 
 class EnvironmentPart(Part[PlannedEnvironment]):
-    """A framework in a Python environment. training_file: the evidence of its training."""
+    """A framework in a Python environment. training: what reports call its training; training_file: its evidence."""
 
+    training: ClassVar[str]
     training_file: ClassVar[str]
 
     def installed(self, planned: PlannedEnvironment | None, probe: Probe, catalog: Catalog) -> str | None:
@@ -135,6 +159,14 @@ class EnvironmentPart(Part[PlannedEnvironment]):
             return dataclasses.replace(row, action=INSTALL, note=f"rebuilt for Python {planned.python}")
         note = self.other_build(planned, found)
         return dataclasses.replace(row, action=INSTALL if note else KEEP, note=note)
+
+    def releases(self, catalog: Catalog) -> Iterable[FrameworkRelease]:
+        """Return the framework's releases."""
+        raise NotImplementedError
+
+    def entries(self, catalog: Catalog) -> Mapping[str, FrameworkRelease]:
+        """Return the releases by version."""
+        return {release.version: release for release in self.releases(catalog)}
 
     def other_build(self, planned: PlannedEnvironment, found: Environment) -> str:
         """Return why an environment of the planned version and Python is rebuilt; empty if it is not."""

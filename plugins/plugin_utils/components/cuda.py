@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Toolkit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
     ComponentChange,
@@ -24,6 +24,7 @@ class Cuda(PackagedPart[CudaComponent]):
     name = "cuda"
     label = "CUDA toolkit"
     role = "cuda_toolkit"
+    role_fields = ("home",)
     side_by_side = True
 
     def installed(self, planned: CudaComponent | None, probe: Probe, catalog: Catalog) -> str | None:
@@ -55,6 +56,14 @@ class Cuda(PackagedPart[CudaComponent]):
     def removed(self, change: ComponentChange, removal: Removal) -> str:
         """Return the number of packages: a toolkit has dozens."""
         return f"{len(change.removed)} packages of {removal.why}"
+
+    def origin(self, planned: CudaComponent) -> str:
+        """Return the archive."""
+        return planned.source
+
+    def entries(self, catalog: Catalog) -> Mapping[str, Toolkit]:
+        """Return the toolkits by series."""
+        return {toolkit.version: toolkit for toolkit in catalog.cuda.toolkits}
 
     def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
         """Return where nvcc leads to afterwards, where that changes."""

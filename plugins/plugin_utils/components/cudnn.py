@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, CudnnVersion
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange, Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LibraryComponent
@@ -20,6 +20,8 @@ class Cudnn(PackagedPart[LibraryComponent]):
     name = "cudnn"
     label = "cuDNN"
     role = "cudnn"
+    after = ("cuda",)
+    in_summary = False
 
     def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
         """Return the packages of cuDNN for another CUDA major: its libraries have the paths of the planned ones."""
@@ -33,6 +35,14 @@ class Cudnn(PackagedPart[LibraryComponent]):
         pattern = apt.other_builds.format(cuda_major=versions.major(cuda.version))
         removed = tuple(sorted(name for name in native(probe) if re.fullmatch(pattern, name)))
         return Removal("replaces the build for another CUDA major", removed, (pattern,)) if removed else Removal()
+
+    def origin(self, planned: LibraryComponent) -> str:
+        """Return the archive."""
+        return "nvidia"
+
+    def entries(self, catalog: Catalog) -> Mapping[str, CudnnVersion]:
+        """Return the versions."""
+        return {version.version: version for version in catalog.cudnn.versions}
 
     def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
         """Return which libraries are gone."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, NcclBuild
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LibraryComponent
@@ -18,6 +19,16 @@ class Nccl(PackagedPart[LibraryComponent]):
     name = "nccl"
     label = "NCCL"
     role = "nccl"
+    after = ("cuda",)
+    in_summary = False
+
+    def origin(self, planned: LibraryComponent) -> str:
+        """Return the archive."""
+        return "nvidia"
+
+    def entries(self, catalog: Catalog) -> Mapping[str, NcclBuild]:
+        """Return the builds by version and CUDA release."""
+        return {f"{build.version}+cuda{build.cuda}": build for build in catalog.nccl.builds}
 
     def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
         """Return which packages are of another CUDA major afterwards: their names do not tell."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, TensorflowRelease
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import TensorflowComponent
 
@@ -12,4 +13,13 @@ class Tensorflow(EnvironmentPart[TensorflowComponent]):
     name = "tensorflow"
     label = "TensorFlow"
     role = "tensorflow_env"
+    training = "smoke training"
     training_file = "smoke_train"
+
+    def origin(self, planned: TensorflowComponent) -> str:
+        """Return the Python, and where the CUDA libraries are from."""
+        return f"Python {planned.python}, CUDA of the {planned.cuda_libraries}"
+
+    def releases(self, catalog: Catalog) -> tuple[TensorflowRelease, ...]:
+        """Return TensorFlow's releases."""
+        return catalog.tensorflow.releases

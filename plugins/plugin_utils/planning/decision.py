@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, lock_files, plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
@@ -29,6 +29,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
     RoleVariables,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_table import plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe

@@ -21,10 +21,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PR
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    COMPONENTS,
-    FRAMEWORKS,
-    LABELS,
     Components,
     CudaComponent,
     FrameworkComponent,
@@ -49,28 +47,20 @@ RESULTS = (
     "smoke_train_result",
 )
 _SERIAL = re.compile(r"[1-9]\d*|(100|[1-9]\d?)(\.\d+)?%")
-_ROLE_COMPONENT = {"nvidia_driver": "driver", "cuda_toolkit": "cuda", "cudnn": "cudnn", "nccl": "nccl"}
-_ROLE_COMPONENT |= {"tensorflow_env": "tensorflow", "pytorch_env": "pytorch"}
-# Variables of roles whose values the plan has, too: those of a component's field, by the name of the variable.
-_PLAN_FIELDS = {
-    "nvidia_driver_kernel_modules": ("driver", "kernel_modules"),
-    "nvidia_driver_profile": ("driver", "profile"),
-    "cuda_toolkit_home": ("cuda", "home"),
-}
 CUDA_LINK = "/usr/local/cuda"
 # What the plan decides together: the versions of components, what has them, and where shells find nvcc.
 PLANNED = (
-    *(f"{role}_{name}" for role in _ROLE_COMPONENT for name in ("version", "python", "packages", "lock")),
-    *_PLAN_FIELDS,
+    *(f"{part.role}_{name}" for part in PARTS for name in ("version", "python", "packages", "lock")),
+    *(f"{part.role}_{field}" for part in PARTS for field in part.role_fields),
     *("cuda_toolkit_default", "env_paths_cuda_home", "env_paths_state"),
 )
 # Roles that are used alone obey these. In playbooks others rely on the default, as each entry says: no other value is
 # accepted there.
 _FIXED = {
     **dict.fromkeys(
-        [f"{name}_env_path" for name in FRAMEWORKS], "the probe, the checks, gpuhost-env and teardown look there"
+        [f"{part.role}_path" for part in FRAMEWORKS], "the probe, the checks, gpuhost-env and teardown look there"
     ),
-    **dict.fromkeys([f"{name}_env_uv_path" for name in FRAMEWORKS], "each run compares it, and teardown removes it"),
+    **dict.fromkeys([f"{part.role}_uv_path" for part in FRAMEWORKS], "each run compares it, and teardown removes it"),
     "nvidia_repo_key_path": "the probe, rollback and teardown look there",
     "nvidia_repo_set_aside_folder": "the plan names it, and teardown removes it",
     "smoke_train_python": "the run records the environments that it installs as verified",
@@ -241,7 +231,8 @@ def _of_role(name: str, value: Any, option: Mapping[str, Any], catalog: Catalog)
         return f"{name} is {shown(value)}; expected an address such as https://mirror.example.org/directory"
     if errors := _errors(value, dict(option)):
         return f"{name}: {'; '.join(errors)}"
-    component = _ROLE_COMPONENT.get(name.rsplit("_", 1)[0])
+    role = name.rsplit("_", 1)[0]
+    component = next((part.name for part in PARTS if part.role == role), None)
     return _dropped_zero(name, component, value, catalog) if component else None
 
 
@@ -253,7 +244,7 @@ def _read_elsewhere(name: str, value: Any, options: Mapping[str, Mapping[str, An
     elif name in _ASKED_WITH and not is_empty(value):
         expected = f"{_ASKED_WITH[name]}, which the plan reads, too"
     elif name.startswith(f"{_SHARED_ROLE}_"):
-        own = [f"{framework}_env_{name.removeprefix(f'{_SHARED_ROLE}_')}" for framework in FRAMEWORKS]
+        own = [f"{part.role}_{name.removeprefix(f'{_SHARED_ROLE}_')}" for part in FRAMEWORKS]
         own = [variable for variable in own if variable in options and variable not in _FIXED]
         expected = " and ".join(own) or f"no such line: the roles that use {_SHARED_ROLE} set it"
     elif name == "env_paths_commands" and "nvcc" not in value:
@@ -267,27 +258,29 @@ def other_than_planned(values: Mapping[str, Any], components: Components) -> lis
     values: the variables of PLANNED that the user has set. Who sets the packages or the lock, too, wins over the plan.
     """
     mistakes = []
-    for role, name in _ROLE_COMPONENT.items():
-        component = components.get(name)
+    for part in PARTS:
+        component, role = part.planned(components), part.role
         if component is None or values.keys() & {f"{role}_packages", f"{role}_lock"}:
             continue
         planned, value = full_version(component), values.get(f"{role}_version")
         if value is not None and not _is_version(str(value), planned):
             mistakes.append(
-                f"{role}_version is {shown(value)}, and the plan has {LABELS[name]} {planned}; expected "
-                f"{PREFIX}{name} to ask for it, without {role}_version"
+                f"{role}_version is {shown(value)}, and the plan has {part.label} {planned}; expected "
+                f"{PREFIX}{part.name} to ask for it, without {role}_version"
             )
         python = values.get(f"{role}_python")
         if isinstance(component, FrameworkComponent) and python is not None and str(python) != component.python:
             mistakes.append(
-                f"{role}_python is {shown(python)}, and the plan has Python {component.python} for {LABELS[name]}; "
+                f"{role}_python is {shown(python)}, and the plan has Python {component.python} for {part.label}; "
                 f"expected {role}_lock with wheels for it, too, or no {role}_python"
             )
-        for variable, (whose, field) in _PLAN_FIELDS.items():
+        for field in part.role_fields:
+            variable, own = f"{role}_{field}", getattr(component, field)
             value = values.get(variable)
-            if whose == name and value is not None and value != (own := getattr(component, field)):
-                option = f"{PREFIX}{variable.removeprefix('nvidia_')}"
-                ask = f"{option} to ask for it, without {variable}" if name == "driver" else f"no {variable}"
+            if value is not None and value != own:
+                option = f"{part.name}_{field}"
+                is_asked = option in of_request()
+                ask = f"{PREFIX}{option} to ask for it, without {variable}" if is_asked else f"no {variable}"
                 mistakes.append(f"{variable} is {shown(value)}, and the plan has {own}; expected {ask}")
     return [*mistakes, *_where_shells_find_cuda(values, components.cuda)]
 
@@ -303,7 +296,7 @@ def _where_shells_find_cuda(values: Mapping[str, Any], cuda: CudaComponent | Non
     home = values.get("env_paths_cuda_home", CUDA_LINK)
     if home not in (CUDA_LINK, cuda.home):
         mistakes.append(
-            f"env_paths_cuda_home is {shown(home)}, and the plan has {LABELS['cuda']} {cuda.version} in {cuda.home}; "
+            f"env_paths_cuda_home is {shown(home)}, and the plan has CUDA toolkit {cuda.version} in {cuda.home}; "
             "expected that, or no env_paths_cuda_home"
         )
     selects = values.get("cuda_toolkit_default", True)
@@ -332,12 +325,12 @@ def _errors(value: Any, option: Mapping[str, Any]) -> list[str]:
 
 def _dropped_zero(name: str, component: str, value: Any, catalog: Catalog) -> str | None:
     """Return a message if YAML dropped the last zero of an unquoted version, and a version with that zero exists."""
-    if not isinstance(value, float) or component not in COMPONENTS:
+    if not isinstance(value, float) or component not in BY_NAME:
         return None
     published = published_versions(catalog, component)
     if name.endswith("_python"):
-        pythons = [release.pythons for release in catalog.tensorflow.releases]
-        published = [python for known in [*pythons, *(r.pythons for r in catalog.pytorch.releases)] for python in known]
+        releases = [release for part in FRAMEWORKS for release in part.releases(catalog)]
+        published = [python for release in releases for python in release.pythons]
     meant = versions.before_yaml(str(value), published)
     if meant is None:
         return None

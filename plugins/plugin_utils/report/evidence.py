@@ -11,8 +11,8 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import SKIP, Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
@@ -112,7 +112,7 @@ class CountedGpu:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingEvidence:
-    """smoke_train.json and smoke_train_pytorch.json; finished: when a reused training ended, UTC.
+    """The evidence of a framework's training, such as smoke_train.json; finished: when a reused training ended, UTC.
 
     unknown_accepted: the host is verified although checks of the training had no answer (gpu_stack_unknown).
     expired: of a deferred training, why the last one proves nothing any more.
@@ -177,7 +177,7 @@ class Failure:
 
 @dataclasses.dataclass(frozen=True)
 class HostEvidence:
-    """All evidence of one host, by the names of the files.
+    """All evidence of one host, by the names of the files; trainings: by framework.
 
     What the callback knows without a file: changed: this run began to change the host; recorded: it then recorded the
     configuration as verified, by which rollback.yml ends without a training; running: the task that had no
@@ -194,8 +194,7 @@ class HostEvidence:
     drift: Mapping[str, tuple[str, ...]] | None = None
     probe_after: Probe | None = None
     verify: VerifyEvidence | None = None
-    smoke_train: TrainingEvidence | None = None
-    smoke_train_pytorch: TrainingEvidence | None = None
+    trainings: Mapping[str, TrainingEvidence] = dataclasses.field(default_factory=dict)
     failure: Failure | None = None
     restored: Restored | None = None
     verify_after_undo: VerifyEvidence | None = None
@@ -203,17 +202,13 @@ class HostEvidence:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> HostEvidence:
         """Read the evidence by name; raises records.RecordError with the path of a wrong field."""
-        return records.from_json(cls, data, "evidence")
+        trainings = {name: data[file] for name, file in TRAINING_FILES.items() if data.get(file) is not None}
+        return records.from_json(cls, {**data, "trainings": trainings}, "evidence")
 
     @property
     def newest_probe(self) -> Probe | None:
         """The probe after the change, or else the one before it."""
         return self.probe_after or self.probe
-
-    @property
-    def trainings(self) -> dict[str, TrainingEvidence | None]:
-        """The trainings by framework."""
-        return {name: getattr(self, file) for name, file in TRAINING_FILES.items()}
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import
     for_terminal,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table, text_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     NOT_RUN,
@@ -61,9 +61,10 @@ def _host_markdown(host: HostReport) -> list[str]:
     if host.simulated:
         lines += [f"Simulated: {for_markdown_lines('; '.join(host.simulated))}.", ""]
     lines += [for_markdown_lines(f"{host.distribution}, kernel {host.kernel}. GPUs: {_gpu_text(host)}."), ""]
-    rows = [[LABELS[row.component], *(getattr(row, stage) for stage in STAGES)] for row in host.components]
+    labels = {part.name: part.label for part in PARTS}
+    rows = [[labels[row.component], *(getattr(row, stage) for stage in STAGES)] for row in host.components]
     lines += [*_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
-    lines += _list([f"{LABELS[row.component]} is left out: {row.left_out}" for row in host.components if row.left_out])
+    lines += _list([f"{labels[row.component]} is left out: {row.left_out}" for row in host.components if row.left_out])
     verify = " (verify: not run)" if host.evidence.get("verify", NOT_RUN) == NOT_RUN else ""
     lines += [
         f"Checks: {_counts(host.checks)}{verify}.",
@@ -171,10 +172,11 @@ def _training_tables(training: TrainingEvidence) -> list[str]:
 def table(report: Report) -> str:
     """Return the summary for a terminal: what is simulated, then a line for each host, then the reasons."""
     lines = [f"Simulated: {line}" for line in report.simulated]
-    rows = [["HOST", "STATUS", "GPUS", "DRIVER", "CUDA", "TENSORFLOW", "PYTORCH", "CHECKS", "TRAINING"]]
+    names = [part.name for part in PARTS if part.in_summary]
+    rows = [["HOST", "STATUS", "GPUS", *map(str.upper, names), "CHECKS", "TRAINING"]]
     for host in report.hosts:
         installed = {row.component: row.installed for row in host.components}
-        versions = [installed.get(name, NOT_RUN) for name in ("driver", "cuda", *FRAMEWORKS)]
+        versions = [installed.get(name, NOT_RUN) for name in names]
         rows.append(
             [
                 host.host,

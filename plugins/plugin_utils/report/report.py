@@ -35,12 +35,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import Part
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    COMPONENTS,
-    FRAMEWORKS,
-    TRAINING_FILES,
-)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import Damage
@@ -53,12 +49,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence impo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.known_bad import SECURITY_FLOOR
 
 SCHEMA = 2
-EVIDENCE = ("probe", "plan", "preflight", "probe_after", "verify", *TRAINING_FILES.values())
+EVIDENCE = ("probe", "plan", "preflight", "probe_after", "verify", *registry.TRAINING_FILES.values())
 STAGES = ("requested", "resolved", "installed", "loaded", "measured")
 NOT_RUN, NOT_RECORDED, LEFT_OUT, NO_PLAN, NOTHING = "not run", "not recorded", "left out", "no plan", "-"
 VERDICTS = ("verified", "not changed", "pending", "unknown", "unreachable", "failed")
 VERIFIED, NOT_CHANGED, PENDING, UNANSWERED, UNREACHABLE, FAILED = VERDICTS
-_CHECKED = {"verify": "verify", "smoke_train": "smoke training", "smoke_train_pytorch": "smoke training with PyTorch"}
+_CHECKED = {"verify": "verify", **{part.training_file: part.training for part in registry.FRAMEWORKS}}
 _TRAINING_FIELDS = (
     *("status", "finished", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce"),
     *("agreement", "monitor", "counters", "cluster", "virtual", "replica_kind", "proves", "proves_not"),
@@ -251,17 +247,23 @@ def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -
         running=evidence.running if mode.interrupted else None,
         distribution=(probe.distribution.pretty_name if probe and probe.distribution else "") or NOT_RUN,
         kernel=(probe.kernel.running if probe else None) or NOT_RUN,
-        evidence={part: NOT_RUN if getattr(evidence, part) is None else "present" for part in EVIDENCE},
+        evidence={name: "present" if _has(evidence, name) else NOT_RUN for name in EVIDENCE},
         simulated=_simulated(evidence),
         gpus=_gpus(evidence),
-        components=tuple(_component(component, evidence) for component in COMPONENTS),
+        components=tuple(_component(part, evidence) for part in registry.PARTS),
         checks=_checks(evidence),
-        trainings=tuple(training for training in evidence.trainings.values() if training and training.was_run),
+        trainings=tuple(training for training in evidence.trainings.values() if training.was_run),
         drift=evidence.drift or {},
         damage=_damage(evidence),
         problems=evidence.problems,
         warnings=evidence.warnings,
     )
+
+
+def _has(evidence: HostEvidence, name: str) -> bool:
+    """Return whether there is a part of the evidence, by the name of its file."""
+    trainings = {part.training_file: evidence.trainings.get(part.name) for part in registry.FRAMEWORKS}
+    return (trainings[name] if name in trainings else getattr(evidence, name)) is not None
 
 
 def _damage(evidence: HostEvidence) -> DamageReport:
@@ -277,7 +279,8 @@ def _damage(evidence: HostEvidence) -> DamageReport:
 
 def _checked(evidence: HostEvidence) -> Iterable[tuple[str, VerifyEvidence | TrainingEvidence]]:
     """Return the parts with checks that exist, by name."""
-    parts = {"verify": evidence.verify, **{TRAINING_FILES[name]: part for name, part in evidence.trainings.items()}}
+    trainings = {part.training_file: evidence.trainings.get(part.name) for part in registry.FRAMEWORKS}
+    parts = {"verify": evidence.verify, **trainings}
     return [(name, part) for name, part in parts.items() if part is not None]
 
 
@@ -395,18 +398,19 @@ def _missing(evidence: HostEvidence) -> list[str]:
         missing.append("no plan was made")
     if evidence.verify is None:
         missing.append("the checks were not run")
-    for framework, training in evidence.trainings.items():
-        if _is_needed(framework, evidence) and not (training and training.was_run):
-            missing.append(f"{_CHECKED[TRAINING_FILES[framework]]} was not run")
+    for part in registry.FRAMEWORKS:
+        training = evidence.trainings.get(part.name)
+        if _is_needed(part.name, evidence) and not (training and training.was_run):
+            missing.append(f"{part.training} was not run")
     return missing
 
 
 def _is_needed(framework: str, evidence: HostEvidence) -> bool:
-    """Return whether a training is expected: of each planned framework; without a plan, of TensorFlow, the default."""
+    """Return whether a training is expected: of each planned framework; without a plan, of the first, the default."""
     plan = evidence.plan
     if plan and plan.components.get(framework):
         return True
-    return framework == "tensorflow" and not (plan and plan.ok)
+    return framework == registry.FRAMEWORKS[0].name and not (plan and plan.ok)
 
 
 # Parts of a host's report ---------------------------------------------------------------------------------------
@@ -418,9 +422,9 @@ def _simulated(evidence: HostEvidence) -> tuple[str, ...]:
     for _unused, part in _checked(evidence):
         lines += part.simulated
     for training in evidence.trainings.values():
-        if training and training.data.kind == "simulated":
+        if training.data.kind == "simulated":
             lines.append(f"training data ({training.data.description or 'no description'})")
-        if training and training.virtual:
+        if training.virtual:
             lines.append(f"{training.replicas} {training.replica_kind}")
     return tuple(dict.fromkeys(lines))
 
@@ -459,8 +463,8 @@ def _training_json(training: TrainingEvidence) -> dict[str, Any]:
 # Components -----------------------------------------------------------------------------------------------------
 
 
-def _component(name: str, evidence: HostEvidence) -> ComponentRow:
-    plan = evidence.plan
+def _component(part: Part[Any], evidence: HostEvidence) -> ComponentRow:
+    name, plan = part.name, evidence.plan
     planned = plan.components.get(name) if plan else None
     resolved = _resolved(name, evidence)
     is_left_out = resolved in (LEFT_OUT, NO_PLAN)
@@ -468,8 +472,8 @@ def _component(name: str, evidence: HostEvidence) -> ComponentRow:
         component=name,
         requested=plan.request.get(name, NOT_RECORDED) if plan else NOT_RECORDED,
         resolved=resolved,
-        installed=_installed(name, planned, evidence),
-        loaded=NOTHING if is_left_out and name != "driver" else _loaded(name, evidence),
+        installed=_installed(part, planned, evidence),
+        loaded=NOTHING if is_left_out and not part.in_kernel else _loaded(part, evidence),
         measured=NOTHING if is_left_out else _measured(name, evidence),
         left_out=_why_left_out(name, plan) if plan and resolved == LEFT_OUT else "",
     )
@@ -493,15 +497,15 @@ def _resolved(name: str, evidence: HostEvidence) -> str:
     return f"{version} ({flavour})" if flavour else version
 
 
-def _installed(name: str, planned: PlannedComponent | None, evidence: HostEvidence) -> str:
+def _installed(part: Part[Any], planned: PlannedComponent | None, evidence: HostEvidence) -> str:
     """Return the version in the newest probe, marked if this run changed the host after it."""
     probe = evidence.newest_probe
     if probe is None:
         return NOT_RUN
     suffix = " (before the change)" if evidence.changed and evidence.probe_after is None else ""
-    if name in FRAMEWORKS:
-        environment = probe.environment(name)
-        return f"{environment.version}{suffix}" if environment else NOTHING
+    version = part.installed(None, probe, load_catalog())  # by whatever package
+    if part in registry.FRAMEWORKS:
+        return f"{version}{suffix}" if version else NOTHING
     if probe.packages is None:
         return "could not be read"
     names = [package.name for package in planned.packages] if planned else []
@@ -509,21 +513,16 @@ def _installed(name: str, planned: PlannedComponent | None, evidence: HostEviden
     installed = [package for package in found if package.status == "installed"]
     if names and len(installed) == len(names):
         return ", ".join(dict.fromkeys(package.version for package in installed)) + suffix
-    version = registry.BY_NAME[name].installed(None, probe, load_catalog())  # by whatever package
     if installed:
         return f"{version or 'unknown'} ({len(installed)} of {len(names)} planned packages){suffix}"
     return f"{version}{suffix}" if version else NOTHING
 
 
-def _loaded(name: str, evidence: HostEvidence) -> str:
+def _loaded(part: Part[Any], evidence: HostEvidence) -> str:
     """Return the loaded kernel module, or the version of the file that a program of the checks has loaded."""
-    if name != "driver":
-        return _reported(name, evidence, "loaded", NOT_RECORDED)
-    probe = evidence.newest_probe
-    if probe is None:
-        return NOT_RUN
-    module = probe.driver.loaded
-    return f"{module.version} ({module.kernel_modules})" if module else "no module"
+    if not part.in_kernel:
+        return _reported(part.name, evidence, "loaded", NOT_RECORDED)
+    return part.loaded(evidence.newest_probe) if evidence.newest_probe else NOT_RUN
 
 
 def _measured(name: str, evidence: HostEvidence) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED, SKIP, Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedTraining
@@ -72,17 +72,16 @@ class Training:
 def stack_fingerprint(plan: Plan, project: Path = PROJECT) -> str:
     """Return a hash of a plan's components and of the content of their lock files.
 
-    It leaves out what PyTorch compiles with, which follows the host.
+    It leaves out what frameworks compile with, which follows the host.
     """
-    locks = {}
-    for name in FRAMEWORKS:
-        component = plan.components.framework(name)
-        path = project / "roles" / f"{name}_env" / "files" / (component.lock if component else "")
+    locks, components = {}, to_json(plan.components)
+    for part in FRAMEWORKS:
+        component = part.planned(plan.components)
+        path = project / "roles" / part.role / "files" / (component.lock if component else "")
         if path.is_file():  # a user's own lock has its release and Python in its name
-            locks[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    components = to_json(plan.components)
-    for name in ("compiler_packages", "header_packages"):
-        (components.get("pytorch") or {}).pop(name, None)
+            locks[part.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        for field in part.follows_host if component else ():
+            del components[part.name][field]
     text = json.dumps({"components": components, "locks": locks}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -104,7 +103,7 @@ def hardware(host: Probe) -> dict[str, Any]:
 
 def training_frameworks(plan: Plan, requested: str | None = None) -> list[str]:
     """Return the planned frameworks, or the requested one alone (smoke_train_framework, if it is set)."""
-    return [requested] if requested else [name for name in FRAMEWORKS if plan.components.framework(name)]
+    return [requested] if requested else [part.name for part in FRAMEWORKS if part.planned(plan.components)]
 
 
 def training_refusal(plan: Plan, requested: str | None = None) -> str:

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
@@ -83,7 +83,7 @@ def state(plan: Plan, run: Run, change_pending: bool) -> tuple[str, tuple[str, .
     missing += [f"{name} is damaged" for name in run.damaged]
     passed = {result.framework for result in run.results if result.verifies}
     for framework in training_frameworks(plan):
-        action, name = run.actions.get(framework, LEFT_OUT), f"the training with {LABELS[framework]}"
+        action, name = run.actions.get(framework, LEFT_OUT), f"the training with {BY_NAME[framework].label}"
         if action == LEFT_OUT:
             missing.append(f"{name} was left out")
         elif action == DEFERRED:

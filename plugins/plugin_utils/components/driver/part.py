@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, ComponentChange, Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.removal import of_driver
@@ -21,6 +21,9 @@ class Driver(PackagedPart[DriverComponent]):
     name = "driver"
     label = "NVIDIA driver"
     role = "nvidia_driver"
+    follows_host = ("kernel_headers", "kernel_compilers", "kernel_tools")
+    role_fields = ("kernel_modules", "profile")
+    in_kernel = True
 
     def installed(self, planned: DriverComponent | None, probe: Probe, catalog: Catalog) -> str | None:
         """Return the version of the driver whose libraries programs load, whatever package has it."""
@@ -41,6 +44,20 @@ class Driver(PackagedPart[DriverComponent]):
             return row
         how = "of others" if plan.kept_driver.of_others else "with prebuilt kernel modules"
         return dataclasses.replace(row, note=f"{plan.kept_driver.package} {how}")
+
+    def origin(self, planned: DriverComponent) -> str:
+        """Return the archive and the kernel modules."""
+        built = "prebuilt " if planned.module_source == "prebuilt" else ""
+        return f"{planned.source}, {built}{planned.kernel_modules} modules"
+
+    def entries(self, catalog: Catalog) -> Mapping[str, Branch]:
+        """Return the branches by number."""
+        return {branch.branch: branch for branch in catalog.driver.branches}
+
+    def loaded(self, probe: Probe) -> str:
+        """Return the version and the flavour of the loaded module."""
+        module = probe.driver.loaded
+        return f"{module.version} ({module.kernel_modules})" if module else "no module"
 
     def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
         """Return that the GPUs are taken from all programs, where the version changes."""

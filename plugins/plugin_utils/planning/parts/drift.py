@@ -15,8 +15,8 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    COMPONENTS,
     all_packages,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -67,7 +67,7 @@ class Part:
 
 def planned(plan: Plan, managed: Managed) -> list[str]:
     """Return the names of the parts of which a component is planned, in their order."""
-    present = {name for name in COMPONENTS if plan.components.get(name)}
+    present = {part.name for part in PARTS if part.planned(plan.components)}
     if plan.repository:
         present.add("repository")
     return [name for name, part in managed.items() if present.intersection(part.components)]
