@@ -31,7 +31,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     lock_files,
-    preflight,
     signing_key,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
@@ -43,13 +42,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
     SIGNING_KEY,
     RoleVariables,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PROBE = "gpuhost.stack.gpu_probe"
 TRANSACTION, TRANSACTION_OPTIONS = "gpuhost.stack.apt_transaction", "__gpu_stack_apt_transaction"
-REFUSED = "transaction-refused"
+REFUSED = packages.TRANSACTION_REFUSED.code
 REPOSITORY_URL = "nvidia_repo_url"
 ARGUMENTS = {
     "request": {"type": "dict", "required": True},
@@ -146,7 +146,7 @@ class ActionModule(VariablesAction):
         A second round trip, only where packages change: the first one, the probe, cannot know which. What apt has no
         lists of yet is simulated by the transaction itself.
         """
-        transient = [problem for problem in decision.preflight.problems if problem.code in preflight.TRANSIENT]
+        transient = [problem for problem in decision.preflight.problems if problem.code in checks.TRANSIENT]
         options = role_variables(decision.facts, (TRANSACTION_OPTIONS,)) if decision.plan.ok else {}
         if not options or drift.PACKAGES not in decision.facts["gpu_stack_drift"] or probed["uid"] != 0 or transient:
             return None
@@ -207,7 +207,7 @@ class ActionModule(VariablesAction):
             decided = functools.partial(decide_by, probed["probe"], other_run=other_run)
             decision = decided()
             problems = decision.preflight.problems
-            if not waiting.goes_on([found.message for found in problems if found.code in preflight.TRANSIENT]):
+            if not waiting.goes_on([found.message for found in problems if found.code in checks.TRANSIENT]):
                 return probed, decided, decision
 
     def _with_locks(

@@ -11,7 +11,8 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import run_results
 
 
@@ -19,10 +20,10 @@ def preflight_refusal(plan: Any, findings: Any) -> str:
     """Return all problems of a host for a terminal, with remedies; takes gpu_stack_plan and gpu_stack_preflight."""
     try:
         of_plan = Plan.from_json(plan).problems
-        of_host = records.from_json(preflight.Preflight, findings, "gpu_stack_preflight").problems
+        of_host = records.from_json(Preflight, findings, "gpu_stack_preflight").problems
     except ValueError as error:
         raise AnsibleFilterError(f"gpuhost.stack.preflight_refusal: {error}") from error
-    return for_terminal(preflight.refusal([*of_plan, *of_host]))
+    return for_terminal(checks.refusal([*of_plan, *of_host]))
 
 
 def gpu_jobs(probe: Any) -> str:

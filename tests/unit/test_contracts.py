@@ -318,7 +318,6 @@ TESTED_BY = {
         [f"plugins/module_utils/model/{name}.py" for name in ("host", "nvidia", "packages", "state")],
         "module_utils/model/test_probe.py",
     ),
-    "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/test_preflight.py",
     # What a plan changes of each component is tested by plans.
     **dict.fromkeys(
         [f"plugins/plugin_utils/components/{name}.py" for name in ("cuda", "cudnn", "driver/removal")],
@@ -331,6 +330,8 @@ TESTED_BY = {
         ],
         "plugin_utils/planning/test_plan_diff.py",
     ),
+    "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/preflight/test_checks.py",
+    "plugins/plugin_utils/planning/preflight/model.py": "plugin_utils/planning/preflight/test_checks.py",
     # Programs: tested by running the program that includes or starts them.
     "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",
     "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",

@@ -68,3 +68,24 @@ class Findings:
     def reason(self, component: str, choice: str, because: str) -> None:
         """Add the reason for a component's version, or for its absence (`none`)."""
         self.reasons.append(Reason(component, choice, because))
+
+
+@dataclasses.dataclass(frozen=True)
+class FindingSpec:
+    """The description of a finding of the preflight: a row of docs/preflight.md, and the default remedy of its problem.
+
+    meaning: when it is found; it begins with `Warning: ` where it is never a problem.
+    remedy: what to do. Where that depends on the host, each problem has its own, and this one says it for all hosts.
+    """
+
+    code: str
+    meaning: str
+    remedy: str
+
+    def add_problem(self, findings: Findings, message: str, remedy: str | None = None) -> None:
+        """Add a problem; `remedy` defaults to the spec's own."""
+        findings.problem(self.code, message, self.remedy if remedy is None else remedy)
+
+    def add_warning(self, findings: Findings, message: str) -> None:
+        """Add a warning, whose message includes what to do."""
+        findings.warn(self.code, message)

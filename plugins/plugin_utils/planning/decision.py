@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, lock_files, plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, lock_files, plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
@@ -30,7 +30,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_table import plan_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, environments
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options, Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
@@ -91,7 +92,7 @@ def decide(
     kept = tuple(f"{name}_env_keep_cache" for name in FRAMEWORKS if plan.components.framework(name))  # of one cache
     keeps_cache = not kept or all(boolean(value, strict=False) for value in role_variables(facts, kept).values())
     persistence = role_variables(facts, (PERSISTENCE,)).get(PERSISTENCE, True) if plan.components.driver else True
-    options = preflight.Options(
+    options = Options(
         args["own_kernel"],
         headers,
         compilers,
@@ -103,7 +104,7 @@ def decide(
         refused=refused,
         other_run=other_run,
     )
-    findings = preflight.preflight(plan, probe, diff, options)
+    findings = checks.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
     facts["gpu_stack_repairs"] = _repairs(probe)
     damage = drift.Damage.of(probe.applied)
@@ -146,6 +147,6 @@ def _missing_build_packages(plan: Plan, probe: Probe, wanted: Mapping[str, set[s
     planned = driver.build_packages if driver else ()
     missing = {
         "driver": [name for name in planned if name not in probe.kernel.installed_packages],
-        "pytorch": preflight.missing_to_compile(pytorch, probe) if pytorch else (),
+        "pytorch": environments.missing_to_compile(pytorch, probe) if pytorch else (),
     }
     return {component: [name for name in names if name in wanted[component]] for component, names in missing.items()}

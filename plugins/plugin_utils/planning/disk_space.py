@@ -20,7 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     PACKAGED,
     Components,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
@@ -42,6 +42,22 @@ INITRAMFS_BUILD_FACTOR_COMPRESSED = 3
 TEMPORARY = "/tmp"
 RECORDS = "records of this host's state"
 WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD, TEMPORARY)  # a small file system of their own
+DISK_FULL = FindingSpec(
+    "disk-full",
+    "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB; a "
+    "`/boot` of its own for another initramfs, a `/var/tmp` of its own for the build of one, a `/tmp` of its own "
+    "(or `TMPDIR`) for the temporary files of apt and of the compilers of kernel modules",
+    "Free space, or enlarge it; for `/tmp`, or `gpu_stack_environment: {TMPDIR: /var/tmp}`",
+)
+EXTRA_SIZE_UNKNOWN = FindingSpec(
+    "extra-size-unknown",
+    "Warning: the package index does not state the size of packages of `gpu_stack_tensorflow_extra` or "
+    "`gpu_stack_pytorch_extra`, or their lock is of an older release of gpuhost: the check for disk space leaves "
+    "them out",
+    "None needed if `/opt/gpuhost/environments` has space for them; for an old lock, remove it from "
+    "`gpu_stack_locks`, and the next run resolves it again",
+)
+FINDINGS = (DISK_FULL, EXTRA_SIZE_UNKNOWN)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,8 +180,8 @@ def check_disk(
             listed.append(f"reserve {reserve} MiB")
             total, what = total + reserve, f"sudo {words.REMOVE_DOWNLOADS}, old toolkits and environments"
         if total > free:
-            findings.problem(
-                "disk-full",
+            DISK_FULL.add_problem(
+                findings,
                 f"the file system at {mount} has {free} MiB free; expected at least {total} MiB ({', '.join(listed)})",
                 f"free {total - free} MiB there ({what}), or enlarge it",
             )
@@ -177,8 +193,8 @@ def _warn_of_unknown_sizes(
     for name, packages in extra.items():
         unknown = sorted(package for package, size in packages.sizes.items() if size is None)
         if unknown and components.framework(name) and _is_built(name, diff, probe, extra):
-            findings.warn(
-                "extra-size-unknown",
+            EXTRA_SIZE_UNKNOWN.add_warning(
+                findings,
                 f"the size of {', '.join(unknown)} (gpu_stack_{name}_extra) is not known: the package index does not "
                 "state it, or the lock is of an older release of gpuhost; the check for disk space leaves "
                 f"{'them' if len(unknown) > 1 else 'it'} out, so see that {ENVIRONMENTS} has space",

@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, DriverComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -25,14 +25,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import installed_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
-CODES = {
-    "fabric-manager-missing": (
-        "The host has NVSwitches, the plan changes its driver, and no Fabric Manager of exactly that version is "
-        "installed: gpuhost does not install it yet",
-        "Keep the driver (`gpu_stack_driver=VERSION`, in the message); on a host without a driver, install the package "
-        "that the message names",
-    ),
-}
+FABRIC_MANAGER_MISSING = FindingSpec(
+    "fabric-manager-missing",
+    "The host has NVSwitches, the plan changes its driver, and no Fabric Manager of exactly that version is "
+    "installed: gpuhost does not install it yet",
+    "Keep the driver (`gpu_stack_driver=VERSION`, in the message); on a host without a driver, install the package "
+    "that the message names",
+)
+FINDINGS = (FABRIC_MANAGER_MISSING,)
 
 
 def check(plan: Plan, probe: Probe, diff: plan_diff.PlanDiff, findings: Findings) -> None:
@@ -42,8 +42,8 @@ def check(plan: Plan, probe: Probe, diff: plan_diff.PlanDiff, findings: Findings
         return
     found = ", ".join(f"{name} {version}" for name, version in _installed(probe).items()) or "is not installed"
     present = _present(probe)
-    findings.problem(
-        "fabric-manager-missing",
+    FABRIC_MANAGER_MISSING.add_problem(
+        findings,
         f"{len(probe.nvswitches)} NVSwitches need Fabric Manager in exactly the driver's version, or CUDA fails (error "
         f"802); the plan changes the driver {f'from {present[0]} ' if present else ''}to {driver.version}, and Fabric "
         f"Manager {found}; gpuhost does not install it",

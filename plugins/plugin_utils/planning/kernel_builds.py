@@ -14,30 +14,33 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Distro
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 
-CODES = {
-    "kernel-headers-missing": (
-        "The headers of the running or the next-boot kernel are not installed, and no package of them can be had or "
-        f"is planned (a warning while {words.NAME} has no lists)",
-        "Boot a kernel whose headers the archive has; or leave `nvidia_driver_kernel_headers` to the plan",
-    ),
-    "kernel-compiler-missing": (
-        f"A compiler or tool that the kernel's modules are built with is not installed, and {words.NAME} does not "
-        f"offer it (a warning while {words.NAME} has no lists)",
-        f"`sudo {words.REFRESH}` with the archive's components; or boot another kernel",
-    ),
-    "proxmox": (
-        "The host runs a kernel of Proxmox and has none, as a container on a hypervisor, and modules are to be built "
-        "(on the hypervisor itself a [problem of the plan](compatibility.md))",
-        "`nvidia_driver_load_module: false`; on a hypervisor, a virtual machine",
-    ),
-    "next-boot-unknown": (
-        "Warning: GRUB's configuration does not tell which kernel it boots next, such as with a `GRUB_DEFAULT` that is "
-        "not in its menu; modules are built and checked for the running kernel",
-        "Set `GRUB_DEFAULT` to an entry of the menu and type `sudo update-grub`",
-    ),
-}
+KERNEL_HEADERS_MISSING = FindingSpec(
+    "kernel-headers-missing",
+    "The headers of the running or the next-boot kernel are not installed, and no package of them can be had or "
+    f"is planned (a warning while {words.NAME} has no lists)",
+    "Boot a kernel whose headers the archive has; or leave `nvidia_driver_kernel_headers` to the plan",
+)
+KERNEL_COMPILER_MISSING = FindingSpec(
+    "kernel-compiler-missing",
+    f"A compiler or tool that the kernel's modules are built with is not installed, and {words.NAME} does not "
+    f"offer it (a warning while {words.NAME} has no lists)",
+    f"`sudo {words.REFRESH}` with the archive's components; or boot another kernel",
+)
+PROXMOX = FindingSpec(
+    "proxmox",
+    "The host runs a kernel of Proxmox and has none, as a container on a hypervisor, and modules are to be built "
+    "(on the hypervisor itself a [problem of the plan](compatibility.md))",
+    "`nvidia_driver_load_module: false`; on a hypervisor, a virtual machine",
+)
+NEXT_BOOT_UNKNOWN = FindingSpec(
+    "next-boot-unknown",
+    "Warning: GRUB's configuration does not tell which kernel it boots next, such as with a `GRUB_DEFAULT` that is "
+    "not in its menu; modules are built and checked for the running kernel",
+    "Set `GRUB_DEFAULT` to an entry of the menu and type `sudo update-grub`",
+)
+FINDINGS = (KERNEL_HEADERS_MISSING, KERNEL_COMPILER_MISSING, PROXMOX, NEXT_BOOT_UNKNOWN)
 HEADERS, IMAGE = "linux-headers-", "linux-image-"
 DROP_IN = "/etc/default/grub.d/zz-kernel.cfg"  # grub-mkconfig reads these files in the order of their names
 
@@ -85,32 +88,32 @@ def check(builds: Builds, findings: Findings) -> None:
             _check_headers(builds, release, role, findings)
             _check_compiler(builds, release, role, findings)
     if kernel.next_boot_unknown:
-        findings.warn(
-            "next-boot-unknown",
+        NEXT_BOOT_UNKNOWN.add_warning(
+            findings,
             f"which kernel starts next is unknown: {kernel.next_boot_unknown}. Only kernel {kernel.running}, which is "
             "running, is checked: see that it starts again; where GRUB starts it, set GRUB_DEFAULT and type: sudo "
             f"update-grub{_default(kernel)}",
         )
     held = kernel.held_back
     if held and held not in roles and kernel.headers_from is not None and not builds.is_possible(held):
-        findings.warn(
-            "kernel-headers-missing",
+        KERNEL_HEADERS_MISSING.add_warning(
+            findings,
             f"no module can be built for kernel {held}, which is kept from being the default: {words.NAME} does not "
             "offer its headers or its compiler",
         )
     named = {builds.gcc(release) for release in roles if release}
     missing = [name for name in builds.compilers if name not in named and not builds.has(name)]
     if missing:
-        findings.problem(
-            "kernel-compiler-missing",
+        KERNEL_COMPILER_MISSING.add_problem(
+            findings,
             f"modules are built with {', '.join(missing)}, which is not installed, and {words.NAME} does not offer it",
             _read_archive(builds.distro),
         )
     if kernel.offers is None and kernel.headers_from is None:
         unknown = [name for name in builds.compilers if name not in kernel.installed_packages]
         if unknown:
-            findings.warn(
-                "kernel-compiler-missing",
+            KERNEL_COMPILER_MISSING.add_warning(
+                findings,
                 f"modules are built with {', '.join(unknown)}; whether that can be installed is unknown "
                 f"({words.NAME} has no lists yet)",
             )
@@ -124,8 +127,8 @@ def _is_of_proxmox(release: str, role: str, findings: Findings) -> bool:
     headers = facts.proxmox_headers(load_catalog(), [release])
     if len(headers) == 1:
         return False
-    findings.problem(
-        "proxmox",
+    PROXMOX.add_problem(
+        findings,
         f"kernel {release} ({role}) is one of Proxmox, whose headers are packages of its own ({', '.join(headers)}): "
         "no module is built for it",
         "in a container, whose hypervisor loads the modules, set nvidia_driver_load_module: false; a hypervisor itself "
@@ -140,21 +143,21 @@ def _check_headers(builds: Builds, release: str, role: str, findings: Findings) 
     missing = f"the headers of kernel {release} ({role}) are not installed"
     names = ", ".join(builds.headers)
     if builds.kernel.headers_from is None and builds.headers:
-        findings.warn(
-            "kernel-headers-missing",
+        KERNEL_HEADERS_MISSING.add_warning(
+            findings,
             f"{missing}; whether {names} provides them is unknown ({words.NAME} has no lists yet)",
         )
     elif builds.providers(release):
-        findings.problem(
-            "kernel-headers-missing",
+        KERNEL_HEADERS_MISSING.add_problem(
+            findings,
             f"{missing}, and nvidia_driver_kernel_headers ({names or 'empty'}) does not provide them: no module can be "
             "built for it",
             "remove nvidia_driver_kernel_headers from the inventory: the plan's own are "
             f"{', '.join(builds.driver.kernel_headers)}",
         )
     else:
-        findings.problem(
-            "kernel-headers-missing",
+        KERNEL_HEADERS_MISSING.add_problem(
+            findings,
             f"{missing}, and {words.NAME} offers no package with them: no module can be built for it",
             _another_kernel(builds, release),
         )
@@ -165,8 +168,8 @@ def _check_compiler(builds: Builds, release: str, role: str, findings: Findings)
     if not name or name not in builds.compilers or builds.has(name):
         return
     in_archive = int(name.removeprefix("gcc-")) in builds.distro.gcc.available
-    findings.problem(
-        "kernel-compiler-missing",
+    KERNEL_COMPILER_MISSING.add_problem(
+        findings,
         f"kernel {release} ({role}) was built with {name}, which is not installed, and {words.NAME} does not "
         "offer it: no module can be built for it",
         _read_archive(builds.distro) if in_archive else _another_kernel(builds, release),

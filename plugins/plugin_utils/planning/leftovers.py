@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     all_packages,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
@@ -28,6 +29,19 @@ OWN_SOURCE = "/etc/apt/sources.list.d/nvidia-cuda.sources"
 # role), and one below the default, 500.
 _PINNED_PRIORITY, _ARCHIVE_PRIORITY, _LOW_PRIORITY = 1000, 1001, 100
 _MOST = 4  # packages that a message lists
+RUNFILE_INSTALL = FindingSpec(
+    "runfile-install",
+    "NVIDIA's `.run` installer installed a driver, or a toolkit in the planned directory (another toolkit: a warning)",
+    "Run its uninstaller, or `-e gpu_stack_leftovers=remove`; or keep the driver with `-e gpu_stack_driver=none`",
+)
+STALE_REPOSITORY = FindingSpec(
+    "stale-repository",
+    "Another source defines the same repository with another `Signed-By`, which apt refuses; or apt would take a "
+    "planned package from a source of others, by a pin or as the newest (a warning once it is installed; old keys, "
+    "PPAs and NVIDIA's other repositories that do not win: a warning)",
+    "Lower the pin, or remove the file, that the message names, or `-e gpu_stack_leftovers=remove`",
+)
+FINDINGS = (RUNFILE_INSTALL, STALE_REPOSITORY)
 _OR_LET_THE_RUN = ", or let the run remove it with -e gpu_stack_leftovers=remove"
 
 
@@ -40,7 +54,7 @@ class Leftover:
     set_aside: the file that it moves; purge: the package that it purges.
     """
 
-    code: str
+    spec: FindingSpec
     message: str
     remedy: str
     blocks: bool = True
@@ -113,10 +127,10 @@ def _driver(plan: Plan, probe: Probe) -> Iterator[Leftover]:
     keep = "or keep this driver with -e gpu_stack_driver=none"
     program = driver.uninstaller
     if program is None:
-        yield Leftover("runfile-install", message, f"remove it with sudo ./<installer>.run --uninstall, {keep}")
+        yield Leftover(RUNFILE_INSTALL, message, f"remove it with sudo ./<installer>.run --uninstall, {keep}")
         return
     yield Leftover(
-        "runfile-install",
+        RUNFILE_INSTALL,
         message,
         f"remove it with sudo {program} --silent{_OR_LET_THE_RUN}, {keep}",
         action=f"uninstall driver{version} of the .run installer with {program} (cannot be rolled back)",
@@ -130,10 +144,10 @@ def _toolkits(plan: Plan, probe: Probe) -> Iterator[Leftover]:
     for toolkit in probe.runfile.toolkits:
         message = f"CUDA {toolkit.version} was installed by NVIDIA's .run installer ({toolkit.uninstaller})"
         if cuda is None or cuda.version != toolkit.version or cuda.source != "nvidia":
-            yield Leftover("runfile-install", f"{message}; it stays beside the planned one", "", blocks=False)
+            yield Leftover(RUNFILE_INSTALL, f"{message}; it stays beside the planned one", "", blocks=False)
             continue
         yield Leftover(
-            "runfile-install",
+            RUNFILE_INSTALL,
             f"{message}, into the directory of the planned packages",
             f"remove it with sudo {toolkit.uninstaller} --silent{_OR_LET_THE_RUN}, "
             "or request another version with -e gpu_stack_cuda=...",
@@ -178,11 +192,11 @@ def _source(entry: SourceEntry, probe: Probe, catalog: RepositoryFile, message: 
     path = entry.file
     if path in probe.repository_files.mixed:
         remedy = f"remove that entry from {path}; the file also defines other repositories"
-        return Leftover("stale-repository", message, remedy, blocks)
+        return Leftover(STALE_REPOSITORY, message, remedy, blocks)
     remedy = f"remove {path} (sudo apt-get purge {catalog.keyring_package} if that package owns it){_OR_LET_THE_RUN}"
     package = _keyring_package(entry, probe, catalog)
     action = f"move {path} to {SET_ASIDE_DIRECTORY}" + (f" and purge {package}, which installed it" if package else "")
-    return Leftover("stale-repository", message, remedy, blocks, action, set_aside=path, purge=package)
+    return Leftover(STALE_REPOSITORY, message, remedy, blocks, action, set_aside=path, purge=package)
 
 
 def _is_rival(entry: SourceEntry, catalog: RepositoryFile) -> bool:
@@ -232,7 +246,7 @@ def _preferred(source: PreferredSource, won: dict[str, str], plan: Plan, probe: 
         away = " and ".join(source.refused)
         message += f"; the pin in {away} keeps apt from the planned ones"
         remedy = f"remove from {away} the negative Pin-Priority of the planned repository"
-        return Leftover("stale-repository", message, remedy, blocks=not installed)
+        return Leftover(STALE_REPOSITORY, message, remedy, blocks=not installed)
     if source.pins:
         lower = f"set Pin-Priority in {pins} to {_LOW_PRIORITY}"
     else:
@@ -244,10 +258,10 @@ def _preferred(source: PreferredSource, won: dict[str, str], plan: Plan, probe: 
     lower += ", with which apt takes its packages only where no other source has them"
     if not source.file or source.mixed:
         remove = f"remove that entry from {what}" + ("; the file also defines other repositories" * source.mixed)
-        return Leftover("stale-repository", message, f"{lower}; or {remove}", blocks=not installed)
+        return Leftover(STALE_REPOSITORY, message, f"{lower}; or {remove}", blocks=not installed)
     action = f"move {source.file} to {SET_ASIDE_DIRECTORY}"
     remedy = f"{lower}; or remove {source.file}{_OR_LET_THE_RUN}"
-    return Leftover("stale-repository", message, remedy, not installed, action, set_aside=source.file)
+    return Leftover(STALE_REPOSITORY, message, remedy, not installed, action, set_aside=source.file)
 
 
 def _keyring_package(entry: SourceEntry, probe: Probe, catalog: RepositoryFile) -> str:
@@ -261,7 +275,7 @@ def _keys(probe: Probe, catalog: RepositoryFile) -> Iterator[Leftover]:
         if any(key.endswith(catalog.old_key) for key in keys):
             message = f"{path} holds NVIDIA's old key {catalog.old_key}, which signs nothing any more: remove it"
             if path in probe.repository_files.mixed:
-                yield Leftover("stale-repository", message, "", blocks=False)
+                yield Leftover(STALE_REPOSITORY, message, "", blocks=False)
             else:
                 action = f"move {path} (NVIDIA's old key {catalog.old_key}) to {SET_ASIDE_DIRECTORY}"
-                yield Leftover("stale-repository", message, "", False, action, set_aside=path)
+                yield Leftover(STALE_REPOSITORY, message, "", False, action, set_aside=path)

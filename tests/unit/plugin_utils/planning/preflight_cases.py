@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options, Preflight
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options, Preflight
 
+from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.planning.planning_cases import CUDA, DRIVER, make_plan, make_probe
 
 URL = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"
@@ -91,10 +96,24 @@ ALL_INSTALLED = {
 }
 LOADED = {"driver": {"loaded": {"version": "595.71.05"}, "nouveau_loaded": False}}
 
+LOCK = {"path": "/var/lib/dpkg/lock-frontend", "pid": 812, "command": "/usr/bin/unattended-upgrade"}
+BUSY = {"name": "apt", "locks": [LOCK, {**LOCK, "path": "/var/lib/dpkg/lock"}], "broken": [], "interrupted": False}
+BROKEN = {**BUSY, "locks": [], "broken": [{"name": "dkms", "state": "half-configured"}]}
+RUN_DRIVER = {
+    "driver": {"uninstaller": "/usr/bin/nvidia-uninstall", "traces": ["/x"], "version": "550.54.14"},
+    "toolkits": [],
+}
+JOB = [{"pid": 7, "name": "python3 train.py", "program": "python3", "computes": True, "devices": []}]
+CONTAINER = Options(own_kernel=False, kernel_headers=())
+PROBING = host_probe.Options(
+    None, {}, True, (), ("*",), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit",
+    managed={"nvidia_driver": {"services": ["nvidia-persistenced", "nvidia-fabricmanager"]}, "cudnn": {}},
+)  # fmt: skip
+
 
 def run(components: dict[str, Any] | None = None, options: Options | None = None, **parts: Any) -> Preflight:
     plan, probe = make_plan(components or COMPONENTS, url=URL), make_probe(**{**copy.deepcopy(PROBE), **parts})
-    return preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe), options)
+    return checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe), options)
 
 
 def without(*names: str) -> dict[str, Any]:
@@ -103,3 +122,38 @@ def without(*names: str) -> dict[str, Any]:
 
 def codes(found: Preflight) -> tuple[list[str], list[str]]:
     return [problem.code for problem in found.problems], [warning.code for warning in found.warnings]
+
+
+def kernel(running: str, following: str, headers: list[str], offers: Any) -> dict[str, Any]:
+    return {"kernel": {"running": running, "next_boot": following, "headers": headers, "headers_from": offers}}
+
+
+def refused(code: str, **parts: Any) -> str:
+    """Return what a terminal shows of a host with this problem alone."""
+    found = run(**parts)
+    assert codes(found) == ([code], [])
+    assert found.ok is False
+    return checks.refusal(found.problems)
+
+
+def warned(code: str, **parts: Any) -> str:
+    """Return the warning of a host with this one alone."""
+    found = run(**parts)
+    assert codes(found) == ([], [code])
+    return found.warnings[0].message
+
+
+def run_as_a_user(**parts: Any) -> Preflight:
+    """Run the preflight of gpu_stack_scope=frameworks as a user without root, who owns gpuhost's directory."""
+    user = {"uid": 1001, "may_write": {"/opt/gpuhost": True}, "python": {"default": "3.11", "ensurepip": True}}
+    plan = make_plan(without("driver", "cuda", "cudnn", "nccl"), request={"scope": "frameworks"})
+    probe = make_probe(**{**PROBE, **user, **parts})
+    return checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
+
+
+def probed(root: Path, files: dict[str, str | bytes], *parts: str) -> dict[str, Any]:
+    """Return parts of the probe of a host with these files."""
+    for path, content in files.items():
+        put(root, path, content)
+    found = to_json(host_probe.probe(str(root), PROBING))
+    return {part: found[part] for part in parts}

@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision as deciding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 from syrupy.assertion import SnapshotAssertion
@@ -296,7 +296,7 @@ def test_the_disk_check_knows_whether_the_cache_of_packages_is_kept(
         own = {name: value for name, value in values.items() if name.startswith(prefixes)}
         return {**role_variables(facts, prefixes), **own}
 
-    monkeypatch.setattr(deciding.preflight, "preflight", check)
+    monkeypatch.setattr(deciding.checks, "preflight", check)
     decision = deciding.decide(probed, {**ARGS, "request": {"pytorch": "none"}}, variables)
     assert decision.plan.components.tensorflow
     assert seen == [expected]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, load_sizes
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.preflight_cases import (
@@ -21,6 +21,7 @@ from tests.unit.plugin_utils.planning.preflight_cases import (
     LOADED,
     codes,
     run,
+    run_as_a_user,
     space,
     without,
 )
@@ -260,3 +261,13 @@ def test_the_factor_of_wheels_was_measured() -> None:
     packed, unpacked = (sum(row[column] for row in rows) for column in (2, 3))
     assert round(unpacked / packed, 2) == load_sizes().wheel_expansion
     assert len(rows) > 40
+
+
+def test_frameworks_alone_need_their_space_in_one_directory() -> None:
+    # Each on a file system of its own: only that of the environments is written to.
+    disk = {path: space(0 if path != "/opt/gpuhost/environments" else 10**6, path) for path in DIRECTORIES}
+    assert codes(run_as_a_user(disk=disk))[0] == []
+    found = run_as_a_user(disk={**disk, "/opt/gpuhost/environments": space(10, "/opt")})
+    assert codes(found)[0] == ["disk-full"]
+    assert "TensorFlow environment" in found.problems[0].message
+    assert "checks and training" in found.problems[0].message

@@ -19,7 +19,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.doubles.lab import pci
@@ -72,7 +73,7 @@ class Host:
         """Return the plan for a request, and this problem where the preflight has it."""
         found = self.probe()
         plan = plan_for_probe(found, {"pytorch": "none", "tensorflow": "none", **request})
-        checked = preflight.preflight(plan, found, plan_diff.plan_diff(plan, found))
+        checked = checks.preflight(plan, found, plan_diff.plan_diff(plan, found))
         return plan, [(p.code, p.message, p.remedy) for p in checked.problems if p.code == CODE]
 
 

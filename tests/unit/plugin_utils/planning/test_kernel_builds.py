@@ -20,8 +20,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options, Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import kernel_builds, plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options, Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.unit.module_utils.host_files import put, put_grub_menu
@@ -86,7 +87,7 @@ class Host:
         probe = self.probe()
         plan = plan_for_probe(probe, REQUEST)
         assert plan.ok
-        return preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe), options)
+        return checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe), options)
 
     def type(self, remedy: str) -> None:
         """Run what a remedy says to type, with its files below this host's directory."""
@@ -116,7 +117,8 @@ class Host:
         return steps
 
     def kernel_problems(self) -> list[Problem]:
-        return [problem for problem in self.check().problems if problem.code in preflight.kernel_builds.CODES]
+        codes = [spec.code for spec in kernel_builds.FINDINGS]
+        return [problem for problem in self.check().problems if problem.code in codes]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import listed, put, put_repository
@@ -90,9 +92,9 @@ def cleanup(**targets: Any) -> Cleanup:
     return Cleanup(**{name: tuple(values) for name, values in targets.items()})
 
 
-def check(plan: Plan, parts: dict[str, Any]) -> preflight.Preflight:
+def check(plan: Plan, parts: dict[str, Any]) -> Preflight:
     probe = make_probe(**parts)
-    return preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
+    return checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
 
 
 @pytest.mark.parametrize(("parts", "blocks", "targets"), CASES.values(), ids=CASES)
@@ -211,11 +213,11 @@ def probed(root: Path) -> Probe:
     return Probe.from_json(to_json(host_probe.probe(str(root), host_probe.Options(**fixed, **options))))
 
 
-def stale(root: Path, components: dict[str, Any], url: str | None = URL, **request: str) -> preflight.Preflight:
+def stale(root: Path, components: dict[str, Any], url: str | None = URL, **request: str) -> Preflight:
     """Return what the preflight says about repositories."""
     plan, probe = make_plan(components, request, url), probed(root)
-    found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
-    return preflight.Preflight(
+    found = checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
+    return Preflight(
         tuple(problem for problem in found.problems if problem.code == "stale-repository"),
         tuple(warning for warning in found.warnings if warning.code == "stale-repository"),
     )
@@ -283,7 +285,7 @@ def test_that_apt_could_not_be_asked_is_said(tmp_path: Path) -> None:
     laid_out(tmp_path, LAMBDA, {"libnccl2": "2.26.2-1"}, 1001)
     put(tmp_path, "/etc/apt/sources.list.d/broken.list", "deb http://broken.example\n")
     plan, probe = make_plan(NCCL, url=URL), probed(tmp_path)
-    found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
+    found = checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
     (warning,) = [warning for warning in found.warnings if "/etc/apt/sources.list.d/broken.list" in warning.message]
     assert warning.code == "probe-incomplete"
 
@@ -342,7 +344,7 @@ def test_the_repository_of_dgx_os_stays(tmp_path: Path) -> None:
     laid_out(tmp_path, uri, rows)
     put(tmp_path, "/etc/dgx-release", 'DGX_NAME="DGX Server"\n')
     assert probed(tmp_path).repository_files.entries[0].offers is False
-    assert stale(tmp_path, COMPONENTS) == preflight.Preflight((), ())
+    assert stale(tmp_path, COMPONENTS) == Preflight((), ())
     for path in (tmp_path / apt_lists.LISTS.lstrip("/")).glob("repo.download*"):
         path.unlink()
-    assert stale(tmp_path, COMPONENTS) == preflight.Preflight((), ())
+    assert stale(tmp_path, COMPONENTS) == Preflight((), ())

@@ -16,7 +16,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import all_packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -97,6 +99,6 @@ class Root:
     def problems(self, offers: dict[str, tuple[str, ...]] | None = None, **request: str) -> list[Any]:
         """Return the problems of plan and preflight together."""
         plan, probe = self.plan(offers, **request), self.probe(offers)
-        options = preflight.Options(own_kernel=False)
-        found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe), options)
+        options = Options(own_kernel=False)
+        found = checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe), options)
         return [*plan.problems, *(found.problems if plan.ok else ())]

@@ -1,0 +1,72 @@
+"""Check the PCIe links of GPUs, and the paths between GPUs."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
+
+PCIE_LINK_BELOW_ABILITY = FindingSpec(
+    "pcie-link-below-ability",
+    "Warning: a GPU's PCIe link is narrower or slower than the card supports",
+    "Reseat the card or riser; check the firmware's slot settings",
+)
+
+
+def check_links(context: Context, findings: Findings) -> None:
+    """Warn of links that are narrower or slower than their card."""
+    for address, gpu in context.probe.pcie.gpus.items():
+        limits = _link_limits(gpu.link, gpu.slot or PcieLink(), is_loaded=context.probe.driver.loaded is not None)
+        if limits:
+            PCIE_LINK_BELOW_ABILITY.add_warning(
+                findings,
+                f"the PCIe link of GPU {address} runs below what the card supports: {', '.join(limits)}; "
+                "if the slot supports more, reseat the card or its riser and check the firmware's slot settings",
+            )
+
+
+def _link_limits(link: PcieLink, slot: PcieLink, is_loaded: bool) -> list[str]:
+    """Return what limits a link; its speed counts only without a loaded driver, which lowers it on an idle GPU."""
+    limits = []
+    if link.width is not None and link.max_width is not None and link.width < link.max_width:
+        limits.append(f"x{link.width} of x{link.max_width}{_slot_limit(slot.max_width, link.max_width, 'x')}")
+    if not is_loaded and link.speed is not None and link.max_speed is not None and link.speed < link.max_speed:
+        limits.append(f"{link.speed:g} of {link.max_speed:g} GT/s{_slot_limit(slot.max_speed, link.max_speed, '')}")
+    return limits
+
+
+def _slot_limit(slot: float | None, card: float, unit: str) -> str:
+    return f" (the slot supports {unit}{slot:g})" if slot is not None and slot < card else ""
+
+
+PEER_TO_PEER_BLOCKED = FindingSpec(
+    "peer-to-peer-blocked",
+    "Warning: the IOMMU or ACS redirects traffic between GPUs; NCCL may hang",
+    "Kernel option `iommu=pt`; disable ACS in the firmware setup",
+)
+_PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's names
+
+
+def check_peer_to_peer(context: Context, findings: Findings) -> None:
+    """Check the paths between GPUs without NVSwitches, which reach each other over PCIe alone."""
+    pcie = context.probe.pcie
+    if len(pcie.gpus) < 2 or context.probe.nvswitches:
+        return
+    translated = [address for address, gpu in pcie.gpus.items() if (gpu.iommu_type or "").startswith("DMA")]
+    if len(translated) > 1:
+        options = " ".join(pcie.kernel_options) or "none"
+        PEER_TO_PEER_BLOCKED.add_warning(
+            findings,
+            f"the IOMMU translates the traffic between GPUs {', '.join(translated)} (kernel options: {options}); "
+            "NCCL may hang or compute NaN: boot with the kernel option iommu=pt",
+        )
+    redirecting = [name for name, controls in pcie.acs.items() if _PEER_TO_PEER_REDIRECTS.intersection(controls or ())]
+    if redirecting:
+        PEER_TO_PEER_BLOCKED.add_warning(
+            findings,
+            f"ACS of the PCIe bridges {', '.join(redirecting)} redirects the traffic between GPUs through the root "
+            "complex; disable ACS in the firmware setup, or with setpci on each of them",
+        )
+
+
+FINDINGS = (PCIE_LINK_BELOW_ABILITY, PEER_TO_PEER_BLOCKED)

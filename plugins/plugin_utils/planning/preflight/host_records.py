@@ -1,0 +1,101 @@
+"""Check what gpuhost itself knows of a host: its records, and what the probe could not read."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, full_version
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import VerifiedPlan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
+
+NEWER_STATE = FindingSpec(
+    "newer-state",
+    "A later gpuhost has managed this host: a record in `/var/lib/gpuhost` has a schema unknown to this one",
+    "update gpuhost on the controller",
+)
+
+
+def check_newer_state(context: Context, findings: Findings) -> None:
+    """Refuse a host whose records this release cannot read."""
+    if context.probe.newer_state:
+        NEWER_STATE.add_problem(findings, context.probe.newer_state)
+
+
+PROBE_INCOMPLETE = FindingSpec(
+    "probe-incomplete",
+    "The host's kernels could not be read, and modules have to be built for them (of other parts of the host: a "
+    "warning, and the plan is made as if these were not there)",
+    "By cause, in the message",
+)
+_VERIFIED = "plan of the verified configuration: "  # the part of the probe
+
+
+def check_unread(context: Context, findings: Findings) -> None:
+    """Name the parts of the host that could not be read; an ordinary user may not read all, and needs few."""
+    if context.plan.request.scope == "frameworks":
+        return
+    kernel = [error for error in context.probe.errors if error.startswith("kernel: ")]
+    if kernel and context.builds_modules:
+        PROBE_INCOMPLETE.add_problem(
+            findings,
+            f"the kernels of this host could not be read, and modules have to be built for them: {'; '.join(kernel)}",
+            "repair what the message names, below /boot, /lib/modules or /var/lib/dpkg, and run this again",
+        )
+    verified = [error for error in context.probe.errors if error.startswith(_VERIFIED)]
+    if verified:
+        PROBE_INCOMPLETE.add_problem(
+            findings,
+            f"what was verified on this host could not be read, so that `auto` might change it: {'; '.join(verified)}",
+            "repair the record, or move it away to plan as if nothing had been verified, and run this again",
+        )
+    known = (*verified, *(kernel if context.builds_modules else ()))
+    others = [error for error in context.probe.errors if error not in known]
+    if others:
+        PROBE_INCOMPLETE.add_warning(
+            findings,
+            f"this host could not be read completely, and is planned for without that: {'; '.join(others)}",
+        )
+
+
+REQUEST_CHANGED = FindingSpec(
+    "request-changed",
+    "Warning: the verified configuration was requested with other values than this run, such as one that was given "
+    "with `-e` once",
+    "None needed if that is intended; else set the value in the inventory",
+)
+_ONCE = ("leftovers",)  # what is requested for one run
+
+
+def check_request(context: Context, findings: Findings) -> None:
+    """Name what the verified configuration was requested with and this run was not."""
+    before, now = context.probe.requested or {}, vars(context.plan.request)
+    changed = [
+        f"gpu_stack_{name} was {before[name]} and is {now[name]}"
+        for name in now
+        if name in before
+        and name not in _ONCE
+        and before[name] != now[name]
+        and not _is_kept(context, name, before[name])
+    ]
+    if changed:
+        REQUEST_CHANGED.add_warning(
+            findings,
+            f"since this host was verified, {', '.join(changed)}; a value given with -e counts for one run: set it in "
+            "the inventory to keep it",
+        )
+
+
+def _is_kept(context: Context, field: str, before: str) -> bool:
+    """Return whether the plan has what a field was requested with, which `auto` keeps."""
+    owners = {name: name for name in COMPONENTS} | {f: n for n, fields in keeping.DECIDED_BY.items() for f in fields}
+    name = owners.get(field)
+    component = context.plan.components.get(name) if name else None
+    if name is None or component is None or getattr(context.plan.request, field) not in ("auto", "fallback"):
+        return False
+    if field != name:
+        return str(getattr(component, keeping.DECIDED_BY[name][field])) == before
+    was = (context.probe.verified_plan or VerifiedPlan()).components.get(name)
+    return was is not None and full_version(component) == (was.release or was.version)
+
+
+FINDINGS = (NEWER_STATE, PROBE_INCOMPLETE, REQUEST_CHANGED)

@@ -1,0 +1,68 @@
+"""Check that modules can be built for the kernels, and that the running one loads them."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import kernel_builds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
+
+MODULES_DISABLED = FindingSpec(
+    "modules-disabled",
+    "The kernel loads no module until the next boot (`kernel.modules_disabled=1`), and the driver's must be loaded",
+    "Remove that setting, which the message names, and reboot",
+)
+
+
+def check_modules_disabled(context: Context, findings: Findings) -> None:
+    """Refuse a driver whose modules the kernel will not load; the ones that are loaded, and stay, go on working."""
+    found, has_loaded = context.probe.modules_disabled, context.probe.driver.loaded is not None
+    is_planned = context.components.driver is not None or context.plan.kept_driver is not None
+    if found is None or not context.options.own_kernel or not is_planned:
+        return
+    if has_loaded and not context.is_changed("driver"):
+        return
+    remedies = [_not_disabled(source) for source in found.by] or [
+        "no file of sysctl.d sets it: find the service or script that does (grep -rl modules_disabled /etc "
+        "/usr/lib/systemd /usr/local) and disable that"
+    ]
+    MODULES_DISABLED.add_problem(
+        findings,
+        "kernel.modules_disabled is 1: the kernel loads no module until the next boot, and the driver's must be "
+        + ("loaded anew" if has_loaded else "loaded")
+        + (f"; it is set by {', '.join(found.by)}" if found.by else ""),
+        f"{'; '.join(remedies)}; then reboot, and run this again",
+    )
+
+
+def _not_disabled(source: str) -> str:
+    """Return how to remove a setting from a file, one of a package's included, or from the kernel's options."""
+    if " in /" in source:  # a glob: leaving the setting out of all of them is sysctl.d(5)'s own way
+        return "echo -kernel.modules_disabled | sudo tee /etc/sysctl.d/modules_disabled.conf"
+    if not source.startswith("/"):
+        return without_option(source)
+    if source.startswith("/etc/"):
+        return f"sudo sed -i '/modules_disabled/d' {source}"
+    own = f"/etc/sysctl.d/{source.rpartition('/')[2]}"  # which takes the place of that file
+    return f"sed '/modules_disabled/d' {source} | sudo tee {own}"
+
+
+def without_option(option: str) -> str:
+    """Return how to remove an option of the kernel."""
+    return f"remove {option} from the kernel options (GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub)"
+
+
+def check_kernel_builds(context: Context, findings: Findings) -> None:
+    """Check what DKMS builds with for the running and the next-boot kernel; modules must exist for both."""
+    driver = context.components.driver
+    distro = load_catalog().distros.get(context.plan.distribution)
+    if driver is None or distro is None or not context.builds_modules:
+        return
+    probe = context.probe
+    builds = kernel_builds.Builds(
+        probe.kernel, driver, context.kernel_headers, context.kernel_compilers, distro, probe.architecture
+    )
+    kernel_builds.check(builds, findings)
+
+
+FINDINGS = (MODULES_DISABLED,)

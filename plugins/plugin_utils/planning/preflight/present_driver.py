@@ -1,0 +1,156 @@
+"""Check what is there of another driver, and what else depends on the driver."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import REMOVE
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
+
+GRAPHICS_REMOVED = FindingSpec(
+    "graphics-removed",
+    "Warning: the new driver replaces one with OpenGL and X, and the host has no display: the new one has none",
+    "`-e gpu_stack_driver_profile=full`, if something renders on this host",
+)
+
+
+def check_graphics(context: Context, findings: Findings) -> None:
+    """Check for OpenGL and X of a driver that is replaced by one without; a host with a display keeps them."""
+    driver = context.components.driver
+    if driver is None or driver.profile == "full":
+        return
+    expressions = load_catalog().packages.graphics
+    removed = [change.name for change in context.diff.of("driver").packages if change.action == REMOVE]
+    lost = [name for name in removed if any(re.fullmatch(expression, name) for expression in expressions)]
+    if lost:
+        GRAPHICS_REMOVED.add_warning(
+            findings,
+            f"the host has no display, so the new driver has no OpenGL and X: {', '.join(lost)} are removed; "
+            "set gpu_stack_driver_profile=full if something renders on this host",
+        )
+
+
+NOUVEAU_IN_USE = FindingSpec(
+    "nouveau-in-use",
+    "Warning: nouveau is loaded or bound to a GPU",
+    "None needed: it is blacklisted, and the host needs a reboot",
+)
+
+
+def check_nouveau(context: Context, findings: Findings) -> None:
+    """Warn of nouveau, or another driver of the kernel for these GPUs."""
+    if context.components.driver is None or not context.options.own_kernel:
+        return
+    rivals = [driver.module for driver in load_catalog().known_bad.kernel_drivers]
+    bound = {gpu.pci_address: gpu.kernel_driver for gpu in context.probe.gpus if gpu.kernel_driver in rivals}
+    if bound or context.probe.driver.nouveau_loaded:
+        gpus = f" and bound to {', '.join(bound)}" if bound else ""
+        module = next((name for name in rivals if name in bound.values()), "nouveau")
+        NOUVEAU_IN_USE.add_warning(
+            findings,
+            f"{module} is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot",
+        )
+
+
+REBOOT_PENDING = FindingSpec(
+    "reboot-pending",
+    "Warning: the loaded module is of another version than the installed driver, which the plan leaves as it is",
+    "`sudo reboot`",
+)
+
+
+def check_pending_reboot(context: Context, findings: Findings) -> None:
+    """Warn of a driver that somebody has installed and not loaded; a run that changes the driver loads it."""
+    driver = context.probe.driver
+    installed = driver.installed.version if driver.installed else None
+    if not driver.loaded or not installed or context.is_changed("driver") or not context.options.own_kernel:
+        return
+    if driver.loaded.version != installed:
+        REBOOT_PENDING.add_warning(
+            findings,
+            f"driver {installed} is installed, and the module of {driver.loaded.version} is still loaded: programs "
+            "that start now find no GPU; type: sudo reboot",
+        )
+
+
+DKMS_LEFTOVER = FindingSpec(
+    "dkms-leftover",
+    "Warning: DKMS still has a module of a removed package, which lacks its source, so that DKMS builds no module "
+    "for a new kernel, or is another version of the driver, which DKMS builds, too",
+    "`sudo dkms remove NAME/VERSION --all`; where dkms refuses because the source is gone, "
+    "`sudo rm -r /var/lib/dkms/NAME/VERSION`",
+)
+
+
+def check_dkms_leftovers(context: Context, findings: Findings) -> None:
+    """Warn of what DKMS still builds of removed packages; a driver of NVIDIA's .run installer has its own finding."""
+    runfile = context.probe.runfile.driver
+    if context.components.driver is None:
+        return
+    for module, has_source in ((left.module, left.has_source) for left in context.probe.driver.dkms_leftovers):
+        if not has_source:
+            DKMS_LEFTOVER.add_warning(
+                findings,
+                f"DKMS still has {module}, whose source and package are gone; dkms 2.8 to 3.0 fail at it, and build no "
+                f"module for a new kernel; type: sudo dkms remove {module} --all, and where dkms refuses because the "
+                f"source is gone, sudo rm -r /var/lib/dkms/{module}",
+            )
+        elif runfile is None or runfile.version != module.partition("/")[2]:
+            source = f"/usr/src/{module.replace('/', '-')}"
+            DKMS_LEFTOVER.add_warning(
+                findings,
+                f"DKMS builds NVIDIA's module {module} for new kernels, and no package has it ({source}): it can take "
+                f"the place of the planned driver's; type: sudo dkms remove {module} --all && sudo rm -r {source}",
+            )
+
+
+MODULES_OF_OTHERS = FindingSpec(
+    "modules-of-others",
+    "ZFS or DOCA-OFED depend on kernel modules that DKMS builds beside the driver, or that the driver is built "
+    "against, and the driver changes (a warning)",
+    "`dkms status` and a reboot while the console can be reached; `modprobe nvidia_peermem` for GPUDirect RDMA",
+)
+
+
+def check_modules_of_others(context: Context, findings: Findings) -> None:
+    """Name what depends on kernel modules beside the driver's, where a change of the driver may touch these."""
+    if context.components.driver is None or not context.is_changed("driver") or not context.options.own_kernel:
+        return
+    for modules in context.probe.modules_of_others:
+        text = modules.found
+        if modules.dkms:
+            text += ", and DKMS builds its modules for each kernel whose headers are installed: see `dkms status`"
+        if modules.name == "zfs" and modules.found.startswith("the root"):
+            text += "; the initramfs, which must have them, is written again: reboot when the console can be reached"
+        if modules.name == "ofed":
+            text += "; nvidia_peermem (GPUDirect RDMA) is built against it with the new driver"
+            text += ", and is loaded now: it has to be loaded again" if modules.peermem else ""
+        MODULES_OF_OTHERS.add_warning(findings, text)
+
+
+SERVICE_MASKED = FindingSpec(
+    "service-masked",
+    "A service that the run would enable is masked (`systemctl mask`), nvidia-persistenced for example",
+    "`systemctl unmask NAME` on the host; or, to keep nvidia-persistenced off, `nvidia_driver_persistence: false`",
+)
+_PERSISTENCED = "nvidia-persistenced"
+
+
+def check_masked_services(context: Context, findings: Findings) -> None:
+    """Name the services that the run would enable: only who has masked one removes the mask."""
+    if context.components.driver is None:
+        return
+    wanted = {name for part in context.probe.applied.values() for name in part.repairs.services} - {_PERSISTENCED}
+    wanted |= {_PERSISTENCED} if context.options.persistence else set()
+    for name in (name for name in context.probe.masked_services if name in wanted):
+        keep = "; or set nvidia_driver_persistence: false to keep it masked" if name == _PERSISTENCED else ""
+        SERVICE_MASKED.add_problem(
+            findings,
+            f"the service {name} is masked on this host, and the run would enable it, which systemd refuses",
+            f"on the host: systemctl unmask {name}{keep}",
+        )
+
+
+FINDINGS = (GRAPHICS_REMOVED, NOUVEAU_IN_USE, REBOOT_PENDING, DKMS_LEFTOVER, MODULES_OF_OTHERS, SERVICE_MASKED)

@@ -1,0 +1,78 @@
+"""The links of GPUs, and the paths between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
+from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.plugin_utils.planning.preflight_cases import (
+    DRIVER_INSTALLED,
+    LOADED,
+    PROBE,
+    codes,
+    link,
+    run,
+    warned,
+)
+
+
+def pcie(*gpus: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"pcie": {**PROBE["pcie"], "gpus": {f"0000:{n:02x}:00.0": gpu for n, gpu in enumerate(gpus)}, **more}}
+
+
+TRANSLATED, IDENTITY = link(iommu_type="DMA-FQ"), link(iommu_type="identity")
+WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "narrow": (pcie(link(8)), "pcie-link-below-ability"),
+    "narrow slot": (
+        pcie(link(8, slot={"max_width": 8, "max_speed": 16.0})),
+        "pcie-link-below-ability",
+    ),
+    "slow": (pcie(link(speed=8.0)), "pcie-link-below-ability"),
+    "IOMMU": (
+        pcie(TRANSLATED, TRANSLATED, kernel_options=["intel_iommu=on"]),
+        "peer-to-peer-blocked",
+    ),
+    "ACS": (pcie(link(), link(), acs={"b": ["SrcValid", "ReqRedir"], "c": None}), "peer-to-peer-blocked"),
+}
+
+
+@pytest.mark.parametrize(("parts", "code"), WARNINGS.values(), ids=WARNINGS)
+def test_warnings(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion) -> None:
+    assert warned(code, **parts) == snapshot
+
+
+SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
+    "a slow link with a loaded driver": (
+        {"pcie": {**PROBE["pcie"], "gpus": {"a": link(speed=2.5)}}, **LOADED},
+        None,
+        None,
+    ),
+    "a link of unknown width and speed": ({"pcie": {**PROBE["pcie"], "gpus": {"a": link(None, None)}}}, None, None),
+}
+
+
+@pytest.mark.parametrize(("parts", "components", "options"), SILENT.values(), ids=SILENT)
+def test_no_finding(parts: dict[str, Any], components: Any, options: Options | None) -> None:
+    assert codes(run(components, options, **parts)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pcie(IDENTITY, IDENTITY),
+        pcie(TRANSLATED),
+        {
+            **pcie(TRANSLATED, TRANSLATED),
+            **DRIVER_INSTALLED,
+            "nvswitches": [{"pci_address": "x", "pci_id": "10de:22a3"}],
+        },
+        pcie(link(), acs={"b": ["ReqRedir"]}),
+        pcie(link(), link(), acs={"b": ["SrcValid", "UpstreamFwd"], "c": []}),
+    ],
+    ids=["passthrough", "one GPU", "NVSwitch", "ACS over one GPU", "ACS that redirects nothing"],
+)
+def test_peer_to_peer_that_nothing_blocks(parts: dict[str, Any]) -> None:
+    assert codes(run(**parts)) == ([], [])

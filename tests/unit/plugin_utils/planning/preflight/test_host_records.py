@@ -1,0 +1,49 @@
+"""Records of gpuhost, and what the probe could not read."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
+from tests.unit.plugin_utils.planning.preflight_cases import (
+    ALL_INSTALLED,
+    LOADED,
+    PROBE,
+    codes,
+    run,
+)
+
+
+def test_records_of_a_later_release_are_a_problem(snapshot: SnapshotAssertion) -> None:
+    found = run(
+        newer_state="/var/lib/gpuhost/verified.json was written by a newer gpuhost (schema 2); expected at most 1"
+    )
+    assert codes(found) == (["newer-state"], [])
+    assert checks.refusal(found.problems) == snapshot
+
+
+def test_parts_that_the_probe_could_not_read_are_not_findings() -> None:
+    plan, unread = make_plan(), dict.fromkeys(set(PROBE) - {"gpus"})
+    probe = make_probe(**{**PROBE, **unread})
+    assert checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe)).ok is True
+
+
+KERNEL_UNREAD = "kernel: [Errno 5] Input/output error: '/boot/initrd.img-6.8.0-90-generic'"
+
+
+def test_kernels_that_could_not_be_read_are_a_problem_where_modules_are_built() -> None:
+    """The plan would have neither headers nor compilers, and DKMS would skip the build."""
+    parts = {"kernel": None, "errors": [KERNEL_UNREAD]}
+    (problem,) = run(**parts).problems
+    assert problem.code == "probe-incomplete"
+    assert KERNEL_UNREAD in problem.message
+    assert codes(run(**parts, **{**ALL_INSTALLED, **LOADED})) == ([], ["probe-incomplete"])
+
+
+def test_another_part_that_could_not_be_read_is_named() -> None:
+    cause = "cloud-init: `systemctl list-jobs --no-legend --no-pager --plain` failed: exit 124"
+    found = run(errors=[cause])
+    assert codes(found) == ([], ["probe-incomplete"])
+    assert cause in found.warnings[0].message

@@ -1,0 +1,100 @@
+"""What the kernels load, and what modules are built with."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
+from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
+from tests.unit.plugin_utils.planning.preflight_cases import (
+    CONTAINER,
+    DRIVER_INSTALLED,
+    LOADED,
+    PROBE,
+    URL,
+    codes,
+    kernel,
+    probed,
+    run,
+    run_as_a_user,
+    warned,
+    without,
+)
+
+NO_HEADERS = kernel("6.18.44", "6.18.44", [], {"6.18.44": []})
+WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "no apt lists": (kernel("a", "a", [], None), "kernel-headers-missing"),
+}
+
+
+@pytest.mark.parametrize(("parts", "code"), WARNINGS.values(), ids=WARNINGS)
+def test_warnings(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion) -> None:
+    assert warned(code, **parts) == snapshot
+
+
+SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
+    "headers of a borrowed kernel": (NO_HEADERS, None, CONTAINER),
+    "headers that the planned package provides": (
+        kernel("6.1.0-56-amd64", "6.1.0-56-amd64", [], {"6.1.0-56-amd64": ["linux-headers-amd64"]}),
+        None,
+        None,
+    ),
+    "headers whose package the inventory names": (
+        kernel("6.1.0-50-amd64", "6.1.0-50-amd64", [], {"6.1.0-50-amd64": ["linux-headers-6.1.0-50-amd64"]}),
+        None,
+        Options(kernel_headers=("linux-headers-6.1.0-50-amd64",)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "components", "options"), SILENT.values(), ids=SILENT)
+def test_no_finding(parts: dict[str, Any], components: Any, options: Options | None) -> None:
+    assert codes(run(components, options, **parts)) == ([], [])
+
+
+# ChrisTitusTech/secure-linux#6; Kicksecure/security-misc#148 does so in a service, and an image may in a file of its.
+DISABLED = {"/proc/sys/kernel/modules_disabled": "1\n"}
+DISABLING: dict[str, dict[str, str | bytes]] = {
+    "a file": {**DISABLED, "/etc/sysctl.conf": "kernel.modules_disabled=1\n"},
+    "a file of a package": {**DISABLED, "/usr/lib/sysctl.d/30-hardening.conf": "kernel.modules_disabled = 1\n"},
+    "a glob": {**DISABLED, "/usr/lib/sysctl.d/30-hardening.conf": "kernel.modules_* = 1\n"},
+    "a kernel option": {**DISABLED, "/proc/cmdline": "quiet sysctl.kernel.modules_disabled=1\n"},
+    "a service": {**DISABLED},
+}
+
+
+@pytest.mark.parametrize("files", DISABLING.values(), ids=DISABLING)
+def test_a_driver_that_the_kernel_would_not_load_is_refused(
+    tmp_path: Path, files: dict[str, str | bytes], snapshot: SnapshotAssertion
+) -> None:
+    parts = probed(tmp_path, files, "modules_disabled")
+    found = run(**parts)
+    assert codes(found) == (["modules-disabled"], [])
+    assert checks.refusal(found.problems) == snapshot
+    assert codes(run(**parts, **DRIVER_INSTALLED))[0] == ["modules-disabled"]  # installed, and not loaded
+    assert codes(run(**parts, **LOADED))[0] == ["modules-disabled"]  # loaded, and changed
+
+
+def test_modules_that_need_not_be_loaded_may_be_disabled(tmp_path: Path) -> None:
+    parts = probed(tmp_path, DISABLING["a file"], "modules_disabled")
+    assert codes(run(**parts, **DRIVER_INSTALLED, **LOADED)) == ([], [])
+    assert codes(run(without("driver"), **parts)) == ([], [])
+    assert codes(run(options=CONTAINER, **parts)) == ([], [])
+    assert codes(run_as_a_user(**parts)) == ([], [])
+
+
+def test_a_driver_of_the_distribution_that_stays_must_be_loaded_too(tmp_path: Path) -> None:
+    kept = KeptDriver("580.126.09", "580", "open", "nvidia-driver-580-server-open")
+    plan = dataclasses.replace(make_plan(without("driver"), url=URL), kept_driver=kept)
+    for parts, expected in ({}, ["modules-disabled"]), (LOADED, []):
+        probe = make_probe(**{**PROBE, **probed(tmp_path, DISABLING["a file"], "modules_disabled"), **parts})
+        found = checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
+        assert codes(found)[0] == expected

@@ -1,0 +1,127 @@
+"""NVIDIA's repository, and what other installers left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
+from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
+from tests.unit.plugin_utils.planning.preflight_cases import (
+    ALL_INSTALLED,
+    COMPONENTS,
+    LOADED,
+    PROBE,
+    RUN_DRIVER,
+    URL,
+    codes,
+    refused,
+    run,
+    warned,
+    without,
+)
+
+KEY = "/etc/apt/keyrings/nvidia-cuda.asc"
+RUN_CUDA = {
+    "driver": None,
+    "toolkits": [{"version": "13.2", "uninstaller": "/usr/local/cuda-13.2/bin/cuda-uninstaller"}],
+}
+OTHER_RUN_CUDA = {"driver": None, "toolkits": [{"version": "12.4", "uninstaller": "/u"}]}
+
+
+def entry(file: str, uri: str = URL, key: str | None = None) -> dict[str, Any]:
+    return {"repository_files": {"entries": [{"file": file, "uri": uri, "suite": "/", "signed_by": key}], "keys": {}}}
+
+
+PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
+    "driver of a .run file": ({"runfile": RUN_DRIVER}, "runfile-install"),
+    "toolkit of a .run file in the planned directory": ({"runfile": RUN_CUDA}, "runfile-install"),
+    "cuda-keyring's source": (
+        entry("/e/cuda-debian12-x86_64.list", key="/k"),
+        "stale-repository",
+    ),
+    "source without a key": (entry("/e/cuda.list"), "stale-repository"),
+    "source without the last slash": (
+        entry("/e/cuda.list", URL.rstrip("/")),
+        "stale-repository",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "code"), PROBLEMS.values(), ids=PROBLEMS)
+def test_problems(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion) -> None:
+    assert refused(code, **parts) == snapshot
+
+
+WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "toolkit of a .run file beside the planned one": ({"runfile": OTHER_RUN_CUDA}, "runfile-install"),
+    "PPA": (
+        entry("/e/p.list", "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu"),
+        "stale-repository",
+    ),
+    "old key": (
+        {
+            "repository_files": {
+                "entries": [],
+                "keys": {"/etc/apt/trusted.gpg": ["AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"]},
+            }
+        },
+        "stale-repository",
+    ),
+}
+
+
+@pytest.mark.parametrize(("parts", "code"), WARNINGS.values(), ids=WARNINGS)
+def test_warnings(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion) -> None:
+    assert warned(code, **parts) == snapshot
+
+
+SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
+    "a .run driver, and no driver is planned": ({"runfile": RUN_DRIVER}, without("driver"), None),
+    "gpuhost's own source": (entry("/etc/apt/sources.list.d/nvidia-cuda.sources", key=KEY), None, None),
+    "another source with gpuhost's key": (entry("/e/cuda.list", key=KEY), None, None),
+}
+
+
+@pytest.mark.parametrize(("parts", "components", "options"), SILENT.values(), ids=SILENT)
+def test_no_finding(parts: dict[str, Any], components: Any, options: Options | None) -> None:
+    assert codes(run(components, options, **parts)) == ([], [])
+
+
+LEFT = {"dkms_leftovers": [{"module": "nvidia/570.86.15", "has_source": True}]}
+
+
+def test_the_module_of_a_run_file_has_a_finding_of_its_own() -> None:
+    runfile = {"driver": {"uninstaller": None, "traces": ["/usr/bin/nvidia-uninstall"], "version": "570.86.15"}}
+    assert codes(run(runfile={**runfile, "toolkits": []}, driver={"loaded": None, **LEFT})) == (["runfile-install"], [])
+
+
+UNREAD = "https://mirror/cuda/InRelease: 407  Proxy Authentication Required [IP: 10.0.0.1 3128]"
+
+
+@pytest.mark.parametrize("how", ["error", "unreachable"])
+def test_an_unreadable_repository_is_a_problem_where_something_is_installed_from_it(how: str) -> None:
+    unread = {**PROBE["repository"], how: UNREAD}
+    (problem,) = run(repository=unread).problems
+    assert problem.code == "repository-unreadable"
+    assert problem.message.endswith(f"{UNREAD}; the proxy asks for a user name and password")
+    assert "Acquire::http::Proxy" in problem.remedy
+    assert codes(run(repository=unread, **{**ALL_INSTALLED, **LOADED})) == ([], ["repository-unreadable"])
+    # A framework is not in it, nor is what the distribution has.
+    assert codes(run(without("driver", "cuda", "cudnn"), repository=unread)) == ([], ["repository-unreadable"])
+    assert (
+        codes(
+            run({**without("cuda", "cudnn"), "driver": {**COMPONENTS["driver"], "source": "distro"}}, repository=unread)
+        )[0]
+        == []
+    )
+
+
+def test_leftovers_of_others_stay_where_frameworks_alone_are_installed() -> None:
+    alone = without("driver", "cuda", "cudnn", "nccl")
+    plan = make_plan(alone, request={"scope": "frameworks", "leftovers": "remove"})
+    probe = make_probe(**{**PROBE, "runfile": RUN_DRIVER})
+    assert plan_diff.plan_diff(plan, probe).leftovers.does == ()
