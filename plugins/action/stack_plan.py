@@ -30,6 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
+    disk_space,
     lock_files,
     signing_key,
 )
@@ -175,10 +176,15 @@ class ActionModule(VariablesAction):
         return {name: templar.template(variables[name]) for name in names}
 
     def _probed(
-        self, args: dict[str, Any], variables: dict[str, Any], decide_by: Callable[..., Decision]
+        self,
+        args: dict[str, Any],
+        variables: dict[str, Any],
+        directories: Iterable[object],
+        decide_by: Callable[..., Decision],
     ) -> tuple[dict[str, Any], Callable[..., Decision], Decision | None]:
         """Probe the host until nothing transient prevents a change, or the wait is over.
 
+        directories: those of role variables, whose space the preflight asks for.
         Return the module's result, what decides by its probe, and the decision; None where the module failed.
         """
         if no_sudo := become.sudo_refusal(self._connection.become, self._connection._shell, self._as_user):
@@ -191,6 +197,7 @@ class ActionModule(VariablesAction):
             "accept_damage": args["accept_damage"],
             "state_directory": args["state_directory"],
             "timeout_factor": args["timeout_factor"],
+            "directories": sorted({str(path) for path in directories if str(path).startswith("/")}),
             "managed": {name: ManagedPart.from_json(entry).watch for name, entry in args["managed"].items()},
         }
         waiting = Waiting(variables["inventory_hostname"], args["wait"])
@@ -250,7 +257,9 @@ class ActionModule(VariablesAction):
         role_variables = functools.partial(self._role_variables, variables)
         try:
             decide_by = functools.partial(decide, args=args, role_variables=role_variables, signing=signing)
-            probed, decided, decision = self._probed(args, variables, decide_by)
+            moved = [name for name in (*disk_space.CACHES.values(), disk_space.DATA) if name not in later]
+            directories = role_variables({}, tuple(moved)).values()
+            probed, decided, decision = self._probed(args, variables, directories, decide_by)
             result.update(result_for_terminal(probed))
             if decision is None:
                 return result

@@ -75,6 +75,7 @@ class Options:
     pytorch_path: str = option(installed_stack.PYTORCH, type="path")
     contents: bool = False
     accept_damage: List[str] = option([])
+    directories: List[str] = option([])
     managed: Dict[str, Any] = option({})
     state_directory: str = option(store.DIRECTORY, type="path")
     timeout_factor: float = 1
@@ -145,7 +146,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
         signatures_enforced=signed,
         kernel_keys=module_keys.key_ids(root) if signed else None,
         modules_disabled=attempt("kernel.modules_disabled", lambda: module_loading.disabled(root)),
-        disk=attempt("disk", lambda: system.disk(root)),
+        disk=attempt("disk", lambda: system.disk(root, options.directories)),
         applied=attempt("record of the last run", lambda: _applied(root, options, run)) or {},
         masked_services=attempt("masked services", lambda: _masked(root, options)) or (),
         verified=attempt("record of the verified configuration", lambda: store.evidence(state)),

@@ -88,6 +88,13 @@ options:
     type: list
     elements: str
     default: []
+  directories:
+    description:
+      - Absolute paths of further directories whose space is reported in C(disk), such as a cache that was moved. A
+        missing one counts as its nearest parent that exists.
+    type: list
+    elements: str
+    default: []
   managed:
     description:
       - What each part of the stack manages, as in C(playbooks/group_vars/all/managed.yml). The content of parts that
@@ -300,7 +307,7 @@ probe:
           null elsewhere.
       type: dict
     disk:
-      description: C(free_mib), C(total_mib) and C(mount) by directory.
+      description: C(free_mib), C(total_mib) and C(mount) by directory, of O(directories), too.
       type: dict
     applied:
       description:

@@ -205,13 +205,13 @@ def toolchain(root: str, run: Run) -> Toolchain:
     return Toolchain(gcc(root, run), glibc(), tuple(c_compilers(root)))
 
 
-def disk(root: str) -> dict[str, DiskSpace]:
-    """Return, by directory of MOUNTS, the space for ordinary users in MiB and the mount point of the file system.
+def disk(root: str, directories: Iterable[str] = ()) -> dict[str, DiskSpace]:
+    """Return, by directory of MOUNTS and of `directories`, the space for ordinary users in MiB and the mount point.
 
     TEMPORARY is the directory of TMPDIR if that is set, as it is for what the tasks run.
     """
     space = {}
-    for directory in MOUNTS:
+    for directory in dict.fromkeys((*MOUNTS, *directories)):
         path = _existing(root, (directory == TEMPORARY and os.environ.get("TMPDIR")) or directory)
         found = os.statvfs(files.under(root, path))
         unit = found.f_frsize
@@ -222,9 +222,22 @@ def disk(root: str) -> dict[str, DiskSpace]:
 
 
 def _existing(root: str, path: str) -> str:
-    while path != "/" and not os.path.exists(files.under(root, path)):
-        path = os.path.dirname(path)
-    return path
+    """Return the nearest directory of a path that exists, without links, since `_mount` looks at its parents."""
+    real, links = "/", 0
+    names = [name for name in path.split("/") if name]
+    while names:
+        here = os.path.normpath(os.path.join(real, names[0]))
+        target = files.link_target(root, here)
+        if target is not None and links < files.MAX_LINKS:
+            links += 1
+            real = "/" if target.startswith("/") else real
+            names[:1] = [name for name in target.split("/") if name]
+        elif os.path.exists(files.under(root, here)):
+            real = here
+            del names[0]
+        else:
+            break
+    return real
 
 
 def _mount(root: str, path: str) -> str:

@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, lock_files, plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import disk_space, fleet, lock_files, plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
@@ -89,8 +89,8 @@ def decide(
     headers, compilers = (tuple(values[name]) for name in KERNEL_PACKAGES)
     extra = {name: ExtraPackages(each.digest, each.sizes) for name, each in extended.items()}
     factor = args.get("timeout_factor", 1.0)
-    kept = tuple(f"{name}_env_keep_cache" for name in FRAMEWORKS if plan.components.framework(name))  # of one cache
-    keeps_cache = not kept or all(boolean(value, strict=False) for value in role_variables(facts, kept).values())
+    named = disk_space.variables(plan.components)
+    written = role_variables(facts, named) if named else {}
     persistence = role_variables(facts, (PERSISTENCE,)).get(PERSISTENCE, True) if plan.components.driver else True
     options = Options(
         args["own_kernel"],
@@ -99,7 +99,7 @@ def decide(
         signing,
         extra,
         factor,
-        keeps_cache,
+        disk_space.Directories.of_variables(written, plan.components),
         persistence=boolean(persistence, strict=False),
         refused=refused,
         other_run=other_run,

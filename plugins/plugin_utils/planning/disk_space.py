@@ -9,7 +9,9 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
@@ -25,7 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
-# Where the roles write; the probe reads the free space of these directories.
+# Where the roles write unless their variables say otherwise; the probe reads the free space of these directories.
 PACKAGE_CACHE = "/var"
 ENVIRONMENTS = "/opt/gpuhost/environments"
 WHEEL_CACHE = "/var/cache/gpuhost/uv"
@@ -41,12 +43,18 @@ INITRAMFS_BUILD_FACTOR_COMPRESSED = 3
 # gcc -pipe. DKMS has as many jobs as the host has cores.
 TEMPORARY = "/tmp"
 RECORDS = "records of this host's state"
+# Role variables: uv's cache and whether it is kept, by framework; the directory of the training's data.
+CACHES = {name: f"{name}_env_cache" for name in FRAMEWORKS}
+KEPT = {name: f"{name}_env_keep_cache" for name in FRAMEWORKS}
+DATA = "smoke_train_data_directory"
 WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD, TEMPORARY)  # a small file system of their own
 DISK_FULL = FindingSpec(
     "disk-full",
     "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB; a "
     "`/boot` of its own for another initramfs, a `/var/tmp` of its own for the build of one, a `/tmp` of its own "
-    "(or `TMPDIR`) for the temporary files of apt and of the compilers of kernel modules",
+    "(or `TMPDIR`) for the temporary files of apt and of the compilers of kernel modules. uv's cache "
+    "and the training's data count where `tensorflow_env_cache`, `pytorch_env_cache` and `smoke_train_data_directory` "
+    "have them",
     "Free space, or enlarge it; for `/tmp`, or `gpu_stack_environment: {TMPDIR: /var/tmp}`",
 )
 EXTRA_SIZE_UNKNOWN = FindingSpec(
@@ -131,6 +139,40 @@ class ExtraPackages:
         return math.ceil(wheels * load_sizes().wheel_expansion / 2**20)
 
 
+@dataclasses.dataclass(frozen=True)
+class Directories:
+    """Where the roles of a host write; one that the probe has not measured counts as the usual one.
+
+    caches: uv's, by framework. emptied: the frameworks whose cache has nothing of the installed environments, since a
+    role removes it. data: of the training.
+    """
+
+    caches: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    emptied: Collection[str] = ()
+    data: str = ""
+
+    @classmethod
+    def of_variables(cls, values: Mapping[str, Any], components: Components) -> Directories:
+        """Return the directories by the values of role variables; those of the planned frameworks' roles count."""
+        planned = [name for name in FRAMEWORKS if components.framework(name)]
+        caches = {name: str(values.get(CACHES[name], "")) for name in planned}
+        removed = [caches[name] for name in planned if not boolean(values.get(KEPT[name], True), strict=False)]
+        emptied = tuple(name for name in planned if caches[name] in removed)
+        return cls(caches, emptied, str(values.get(DATA, "")))
+
+    def measured(self, probe: Probe, usual_cache: str, usual_data: str) -> Directories:
+        """Return the directories for the planned frameworks as keys of the probe's `disk`."""
+        caches = {name: self.caches.get(name, "") for name in FRAMEWORKS}
+        caches = {name: path if path in probe.disk else usual_cache for name, path in caches.items()}
+        return Directories(caches, self.emptied, self.data if self.data in probe.disk else usual_data)
+
+
+def variables(components: Components) -> tuple[str, ...]:
+    """Return the role variables that say where the roles of planned components write, and whether that is kept."""
+    planned = [name for name in FRAMEWORKS if components.framework(name)]
+    return (*(of[name] for of in (CACHES, KEPT) for name in planned), *([DATA] if planned else []))
+
+
 @functools.cache
 def load_sizes() -> DiskSizes:
     """Return catalog/disk.yml, read once a process."""
@@ -143,36 +185,35 @@ def check_disk(
     probe: Probe,
     findings: Findings,
     extra: Mapping[str, ExtraPackages] | None = None,
-    keeps_cache: bool = True,
+    directories: Directories | None = None,
 ) -> None:
     """Add a problem for each file system with too little space for all that the plan writes to it.
 
-    extra: packages of the user's own, by framework; a warning names those whose size is not known. keeps_cache: whether
-    uv's cache still has what the installed environments were built from. uv unpacks while it downloads, so that a wheel
-    itself takes no space.
+    extra: packages of the user's own, by framework; a warning names those whose size is not known. uv unpacks while it
+    downloads, so that a wheel itself takes no space.
     """
     extra = extra or {}
     _warn_of_unknown_sizes(plan.components, diff, probe, findings, extra)
     reserve = load_sizes().reserve_mib
-    within = plan.request.scope == "frameworks"  # then all is below the directory of the environments
+    within = plan.request.scope == "frameworks"  # then all is below the directory of the environments, unless moved
+    usual = (ENVIRONMENTS, ENVIRONMENTS) if within else (WHEEL_CACHE, WORKSPACE)
+    places = (directories or Directories()).measured(probe, *usual)
     by_mount: dict[str, list[Need]] = {}
-    for need in _needs(plan.components, diff, probe, extra, keeps_cache):
-        need = dataclasses.replace(need, directory=ENVIRONMENTS) if within else need
+    for need in _needs(plan.components, diff, probe, extra, places):
         if need.mib and need.directory in probe.disk:
             by_mount.setdefault(probe.disk[need.directory].mount, []).append(need)
     records = probe.disk.get(WORKSPACE)
-    if (
-        not within and records and [space.mount for space in probe.disk.values()].count(records.mount) == 1
-    ):  # of its own
+    others = {space.mount for path, space in probe.disk.items() if not f"{path}/".startswith(f"{WORKSPACE}/")}
+    if not within and records and records.mount not in others:  # of its own
         by_mount.setdefault(records.mount, [Need(WORKSPACE, RECORDS, load_sizes().records_mib)])
     for mount, needs in by_mount.items():
         free = min(space.free_mib for space in probe.disk.values() if space.mount == mount)
         listed = [f"{need.purpose} {need.mib} MiB" for need in needs]
         total, what = sum(need.mib for need in needs), f"sudo {words.REMOVE_UNNEEDED}, for old kernels"
-        directories = sorted({need.directory for need in needs})
-        if set(directories) <= {INITRAMFS_BUILD, TEMPORARY}:
-            what = f"remove what programs left in {' and '.join(directories)}"
-            if TEMPORARY in directories:
+        paths = sorted({need.directory for need in needs})
+        if set(paths) <= {INITRAMFS_BUILD, TEMPORARY}:
+            what = f"remove what programs left in {' and '.join(paths)}"
+            if TEMPORARY in paths:
                 what += ", or set TMPDIR in gpu_stack_environment to a directory on a larger one"
         if [need.purpose for need in needs] == [RECORDS]:
             what = f"sudo du -xhd1 {mount} lists what takes it"
@@ -208,7 +249,7 @@ def _is_built(name: str, diff: PlanDiff, probe: Probe, extra: Mapping[str, Extra
 
 
 def _needs(
-    components: Components, diff: PlanDiff, probe: Probe, extra: Mapping[str, ExtraPackages], keeps_cache: bool
+    components: Components, diff: PlanDiff, probe: Probe, extra: Mapping[str, ExtraPackages], places: Directories
 ) -> Iterator[Need]:
     changing = [name for name in LABELS if components.get(name) and diff.of(name).action != KEEP]
     for name in (name for name in PACKAGED if name in changing):
@@ -217,7 +258,8 @@ def _needs(
         yield Need(PACKAGE_CACHE, f"{LABELS[name]} download", download)
         yield Need("/usr/local" if is_tree else "/usr", LABELS[name], installed)
     for name in (name for name in FRAMEWORKS if _is_built(name, diff, probe, extra)):
-        yield from _environment_needs(name, components, probe, extra.get(name), name not in changing and keeps_cache)
+        is_cached = name not in changing and name not in places.emptied
+        yield from _environment_needs(name, components, probe, extra.get(name), places.caches[name], is_cached)
     if "driver" in changing:
         # update-initramfs writes each image beside the old one; with NVIDIA's modules it is at least as large.
         image = probe.kernel.initramfs_mib
@@ -227,7 +269,7 @@ def _needs(
         yield Need(INITRAMFS_BUILD, "the build of an initramfs", factor * image)
     yield from _temporary_needs(changing, components, probe)
     if changing:
-        yield Need(WORKSPACE, "checks and training", load_sizes().verification_mib)
+        yield Need(places.data, "checks and training", load_sizes().verification_mib)
 
 
 def _temporary_needs(changing: Collection[str], components: Components, probe: Probe) -> Iterator[Need]:
@@ -240,20 +282,20 @@ def _temporary_needs(changing: Collection[str], components: Components, probe: P
 
 
 def _environment_needs(
-    name: str, components: Components, probe: Probe, extra: ExtraPackages | None, is_cached: bool
+    name: str, components: Components, probe: Probe, extra: ExtraPackages | None, cache: str, is_cached: bool
 ) -> Iterator[Need]:
-    """Yield what an environment needs; is_cached: the cache has all but the packages of the user's own."""
+    """Yield what an environment needs; is_cached: uv's cache has all but the packages of the user's own."""
     planned = components.framework(name)
     if planned is None:
         return
     size, added = load_sizes().environment_mib(name, planned.version), extra.mib if extra else 0
-    mounts = {probe.disk[path].mount for path in (ENVIRONMENTS, WHEEL_CACHE) if path in probe.disk}
+    mounts = {probe.disk[path].mount for path in (ENVIRONMENTS, cache) if path in probe.disk}
     is_copied = len(mounts) > 1  # on one file system, the environment is hard links into the cache
     yield Need(ENVIRONMENTS, f"{LABELS[name]} environment", 0 if is_cached and not is_copied else size)
     yield Need(ENVIRONMENTS, f"packages of gpu_stack_{name}_extra", added)
     if is_copied:
-        yield Need(WHEEL_CACHE, f"{LABELS[name]} packages", 0 if is_cached else size)
-        yield Need(WHEEL_CACHE, f"packages of gpu_stack_{name}_extra", added)
+        yield Need(cache, f"{LABELS[name]} packages", 0 if is_cached else size)
+        yield Need(cache, f"packages of gpu_stack_{name}_extra", added)
 
 
 def _package_sizes(name: str, components: Components, diff: PlanDiff, probe: Probe) -> tuple[int, int]:

@@ -192,7 +192,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     pair, password, secret = encrypted_key(folder)
     waiver = {"check": "env.sudo", "reason": "x", "until": "2000-01-01"}
     asked: dict[str, dict[str, Any]] = {
-        "13.0": {"cuda_toolkit_version": "13.0"},
+        "13.0": {"cuda_toolkit_version": "13.0", "tensorflow_env_cache": "/proc/gpuhost/uv"},
         "12.9": {**pair, "gpu_stack_waivers": [waiver]},
     }
     found = Runs({}, {}, secret)
@@ -232,6 +232,13 @@ def test_what_is_decided_reaches_the_plays_and_the_evidence(runs: Runs, cuda: st
     (row,) = (row for row in kept["diff"]["components"] if row["component"] == "cuda")
     assert row["planned"].startswith(f"{cuda}.")
     assert "cuda_toolkit" in kept["drift"]
+
+
+def test_the_space_of_the_cache_is_measured_where_the_host_has_it(runs: Runs) -> None:
+    moved, usual = (runs.kept[cuda]["probe"]["disk"] for cuda in ("13.0", "12.9"))
+    assert moved["/proc/gpuhost/uv"]["mount"] == "/proc"
+    assert "/proc/gpuhost/uv" not in usual
+    assert "/var/cache/gpuhost/uv" in usual
 
 
 def test_each_run_has_its_own_plan(runs: Runs) -> None:

@@ -97,7 +97,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
     ):
         check(context, findings)
     fabric_manager.check(plan, probe, diff, findings)
-    disk_space.check_disk(plan, diff, probe, findings, context.options.extra, context.options.keeps_cache)
+    disk_space.check_disk(plan, diff, probe, findings, context.options.extra, context.options.directories)
     return Preflight(tuple(findings.problems), tuple(findings.warnings))
 
 

@@ -12,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import Directories, ExtraPackages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 
@@ -27,8 +27,7 @@ class Options:
     own_kernel: whether the host loads modules into a kernel of its own (a container borrows one). kernel_headers,
     kernel_compilers: the packages that will be installed for them; None: those of the plan. signing: the certificate of
     the user's own key for kernel modules. extra: packages of the user's own, by framework. timeout_factor: multiplies
-    time limits. keeps_cache: whether the roles leave the packages of environments in uv's cache for the next one.
-    persistence: whether nvidia-persistenced is to be enabled.
+    time limits. directories: where the roles write. persistence: whether nvidia-persistenced is to be enabled.
     refused: why the host refuses the package transaction, if it was simulated. other_run: the run that changes the host
     now, for people.
     """
@@ -39,7 +38,7 @@ class Options:
     signing: SigningCertificate | None = None
     extra: Mapping[str, ExtraPackages] = dataclasses.field(default_factory=dict)
     timeout_factor: float = 1.0
-    keeps_cache: bool = True
+    directories: Directories = dataclasses.field(default_factory=Directories)
     persistence: bool = True
     refused: Problem | None = None
     other_run: str = ""

@@ -171,6 +171,15 @@ def test_temporary_files_are_where_tmpdir_says(monkeypatch: pytest.MonkeyPatch) 
     assert system.disk("/")["/tmp"].mount == "/"
 
 
+def test_a_directory_that_was_moved_is_measured_where_it_is(tmp_path: Path) -> None:
+    """By its path, whether it exists or not, or by a link: as `ln -s /scratch/uv /var/cache/gpuhost/uv` leaves it."""
+    link = tmp_path / "uv"
+    link.symlink_to("/proc/self")
+    found = system.disk("/", ["/proc/gpuhost/uv", str(link), f"{link}/wheels"])
+    assert {found[path].mount for path in ("/proc/gpuhost/uv", str(link), f"{link}/wheels")} == {"/proc"}
+    assert set(found) - set(system.disk("/")) == {"/proc/gpuhost/uv", str(link), f"{link}/wheels"}
+
+
 # As the role's kernel guard writes them, with an entry of tests/fixtures/grub/debian-12.cfg. Which kernel GRUB boots
 # then, and with other settings, is in tests/unit/module_utils/host/test_grub.py.
 GUARDED = (

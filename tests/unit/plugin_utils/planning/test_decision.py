@@ -10,6 +10,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.system import MOUNTS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
@@ -55,6 +56,23 @@ def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str
         "nccl_version": (facts["gpu_stack_plan"]["components"]["nccl"] or {}).get("version"),
     }
     return {name: value for name, value in known.items() if name.startswith(prefixes)}
+
+
+def with_values(values: dict[str, Any]) -> Any:
+    """Return the templating of a host with these role variables besides."""
+
+    def variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        own = {name: value for name, value in values.items() if name.startswith(prefixes)}
+        return {**role_variables(facts, prefixes), **own}
+
+    return variables
+
+
+def on_full_file_systems(decision: deciding.Decision) -> list[str]:
+    """Return the mount of each file system that is too full, with the first need on it."""
+    texts = [problem.message for problem in decision.preflight.problems if problem.code == "disk-full"]
+    words = ("TensorFlow", "PyTorch", "checks and training")
+    return [f"{text.split()[4]}: {next(word for word in words if word in text)}" for text in texts]
 
 
 def decide(found: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -273,33 +291,111 @@ def test_packages_of_the_users_own_are_part_of_the_environment(
     assert "words" in warnings[0]
 
 
+ROOM = {path: {"free_mib": 10**6, "total_mib": 10**6, "mount": "/"} for path in (*MOUNTS, "/var/lib/gpuhost/cifar10")}
+VAR_CACHE = {"/var/cache/gpuhost/uv": {"free_mib": 100, "total_mib": 10**6, "mount": "/var/cache"}}
+SCRATCH = {"/scratch/uv": {"free_mib": 100, "total_mib": 10**6, "mount": "/scratch"}}
+DATA = {"/scratch/data": {"free_mib": 100, "total_mib": 10**6, "mount": "/scratch"}}
+USUAL = {"tensorflow_env_cache": "/var/cache/gpuhost/uv", "smoke_train_data_directory": "/var/lib/gpuhost/cifar10"}
+TORCH = {"pytorch_env_cache": "/var/cache/gpuhost/uv"}
+
+
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    ("values", "disk", "full"),
     [
-        ({}, True),
-        ({"tensorflow_env_keep_cache": True, "pytorch_env_keep_cache": "no"}, True),
-        ({"tensorflow_env_keep_cache": False}, False),
-        ({"tensorflow_env_keep_cache": "no"}, False),
+        (USUAL, {}, []),
+        (USUAL, SCRATCH, []),
+        (USUAL, VAR_CACHE, ["/var/cache: TensorFlow"]),
+        ({**USUAL, "tensorflow_env_cache": "/scratch/uv"}, SCRATCH, ["/scratch: TensorFlow"]),
+        ({**USUAL, "tensorflow_env_cache": "/scratch/uv"}, {**SCRATCH, **VAR_CACHE}, ["/scratch: TensorFlow"]),
+        ({**USUAL, "tensorflow_env_cache": "/srv/uv"}, {**VAR_CACHE, "/srv/uv": ROOM["/"]}, []),
+        ({**USUAL, "smoke_train_data_directory": "/scratch/data"}, DATA, ["/scratch: checks and training"]),
+        ({}, VAR_CACHE, ["/var/cache: TensorFlow"]),
+    ],
+    ids=[
+        "room for all",
+        "another file system is full",
+        "the usual cache is full",
+        "moved to a full file system",
+        "both are full",
+        "moved away from a full file system",
+        "training data on a full file system",
+        "no variables of the roles",
+    ],
+)
+def test_the_disk_check_counts_what_roles_write_where_their_variables_say(
+    probed: dict[str, Any], values: dict[str, Any], disk: dict[str, Any], full: list[str]
+) -> None:
+    """Of a cache that was moved to a larger disk, uv copies what it would link (ROCm/rocm-cli#160): both need space."""
+    decision = deciding.decide(
+        {**probed, "disk": {**ROOM, **disk}}, {**ARGS, "request": {"pytorch": "none"}}, with_values(values)
+    )
+    assert decision.plan.components.tensorflow
+    assert on_full_file_systems(decision) == full
+
+
+def test_each_framework_has_its_own_cache(probed: dict[str, Any]) -> None:
+    disk = {**ROOM, **SCRATCH, **VAR_CACHE}
+    values = {**USUAL, **TORCH, "tensorflow_env_cache": "/scratch/uv"}
+    args = {**ARGS, "request": {"pytorch": "auto"}}
+    decision = deciding.decide({**probed, "disk": disk}, args, with_values(values))
+    assert on_full_file_systems(decision) == ["/scratch: TensorFlow", "/var/cache: PyTorch"]
+
+
+def test_frameworks_alone_have_their_cache_beside_the_environments_or_where_it_was_moved(
+    probed: dict[str, Any],
+) -> None:
+    args = {**ARGS, "request": {"scope": "frameworks", "pytorch": "none"}}
+    user = {
+        **probed,
+        "uid": 1001,
+        "may_write": {"/opt/gpuhost": True},
+        "python": {"default": "3.11", "ensurepip": True},
+    }
+    for path, disk, full in (
+        ("/opt/gpuhost/cache/uv", {"/opt/gpuhost/cache/uv": ROOM["/"], **VAR_CACHE, **SCRATCH}, []),
+        ("/scratch/uv", SCRATCH, ["/scratch: TensorFlow"]),
+    ):
+        values = {"tensorflow_env_cache": path, "smoke_train_data_directory": "/opt/gpuhost/state/cifar10"}
+        decision = deciding.decide(
+            {**user, "disk": {**ROOM, **disk}},
+            args,
+            lambda _facts, prefixes, values=values: {
+                name: value for name, value in values.items() if name.startswith(prefixes)
+            },
+        )
+        assert on_full_file_systems(decision) == full
+
+
+@pytest.mark.parametrize(
+    ("values", "copies"),
+    [
+        ({}, ["extra"]),
+        ({"tensorflow_env_keep_cache": True}, ["extra"]),
+        ({"tensorflow_env_keep_cache": False}, ["TensorFlow", "extra"]),
+        ({"tensorflow_env_keep_cache": "no"}, ["TensorFlow", "extra"]),
+        ({"pytorch_env_keep_cache": False}, ["TensorFlow", "extra"]),
+        ({"pytorch_env_keep_cache": False, "pytorch_env_cache": "/srv/uv"}, ["extra"]),
     ],
 )
 def test_the_disk_check_knows_whether_the_cache_of_packages_is_kept(
-    probed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], expected: bool
+    probed: dict[str, Any], values: dict[str, Any], copies: list[str]
 ) -> None:
-    """By the variables of the planned frameworks' roles, which share the cache; only TensorFlow is planned here."""
-    seen: list[bool] = []
-
-    def check(*given: Any) -> Preflight:
-        seen.append(given[3].keeps_cache)
-        return Preflight((), ())
-
-    def variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-        own = {name: value for name, value in values.items() if name.startswith(prefixes)}
-        return {**role_variables(facts, prefixes), **own}
-
-    monkeypatch.setattr(deciding.checks, "preflight", check)
-    decision = deciding.decide(probed, {**ARGS, "request": {"pytorch": "none"}}, variables)
-    assert decision.plan.components.tensorflow
-    assert seen == [expected]
+    """By the variables of the planned frameworks' roles that share the cache, where one environment is built again."""
+    args = {**ARGS, "request": {"pytorch": "auto"}}
+    plan = deciding.decide(probed, args, role_variables).plan
+    installed = {
+        name: {"version": part.version, "python": part.python}
+        for name in ("tensorflow", "pytorch")
+        if (part := plan.components.framework(name))
+    }
+    lock = lock_files.Extended(Path("lock.txt"), "0a1b2c3d", {"words": 2**20})
+    room = {**ROOM, "/srv/uv": ROOM["/"], **VAR_CACHE}
+    room["/var/cache/gpuhost/uv"] = {**room["/var/cache/gpuhost/uv"], "free_mib": 0}
+    decision = deciding.decide(
+        {**probed, **installed, "disk": room}, args, with_values({**USUAL, **TORCH, **values}), {"tensorflow": lock}
+    )
+    (problem,) = (p for p in decision.preflight.problems if p.code == "disk-full")
+    assert [word for word in ("TensorFlow", "PyTorch", "extra") if word in problem.message] == copies
 
 
 def test_every_fact_is_a_variable_of_the_playbooks(probed: dict[str, Any]) -> None:

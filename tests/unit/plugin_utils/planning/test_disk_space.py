@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, load_sizes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import (
+    Directories,
+    ExtraPackages,
+    load_sizes,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
 from syrupy.assertion import SnapshotAssertion
 
@@ -165,6 +169,7 @@ def test_a_full_file_system_of_the_records_is_found_where_nothing_is_installed(f
     """What differs otherwise is repaired, and recorded there."""
     found = disk(root=10**6)
     found["/var/lib/gpuhost"] = space(free, "/var/lib/gpuhost")
+    found["/var/lib/gpuhost/cifar10"] = found["/var/lib/gpuhost"]  # of the training, which the probe measures, too
     problems = run(disk=found, **ALL_INSTALLED, **LOADED).problems
     assert [problem.code for problem in problems] == ([] if free == 16 else ["disk-full"])
     assert [(problem.message, problem.remedy) for problem in problems] == snapshot
@@ -229,7 +234,8 @@ def test_an_installed_environment_is_built_again_for_other_packages(digest: str,
 def test_without_a_kept_cache_everything_is_downloaded_again(keeps_cache: bool) -> None:
     """The packages of the framework are no links then: the old environment keeps its own files."""
     host = {**ALL_INSTALLED, **LOADED, **INSTALLED_LOCK}
-    options = dataclasses.replace(extra("ffffffff", words=100 * 2**20), keeps_cache=keeps_cache)
+    emptied = Directories(emptied=() if keeps_cache else ("tensorflow",))
+    options = dataclasses.replace(extra("ffffffff", words=100 * 2**20), directories=emptied)
     needed = 315 + RESERVE + (0 if keeps_cache else ENVIRONMENT)
     assert run(options=options, disk=disk(root=needed), **host).ok is True
     (problem,) = run(options=options, disk=disk(root=needed - 1), **host).problems
@@ -267,6 +273,8 @@ def test_frameworks_alone_need_their_space_in_one_directory() -> None:
     # Each on a file system of its own: only that of the environments is written to.
     disk = {path: space(0 if path != "/opt/gpuhost/environments" else 10**6, path) for path in DIRECTORIES}
     assert codes(run_as_a_user(disk=disk))[0] == []
+    enough = space(ENVIRONMENT + VERIFICATION + RESERVE, "/opt")  # the environment is links into the cache beside it
+    assert codes(run_as_a_user(disk={**disk, "/opt/gpuhost/environments": enough}))[0] == []
     found = run_as_a_user(disk={**disk, "/opt/gpuhost/environments": space(10, "/opt")})
     assert codes(found)[0] == ["disk-full"]
     assert "TensorFlow environment" in found.problems[0].message
