@@ -31,6 +31,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     PackagedComponent,
     all_packages,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
@@ -43,9 +44,10 @@ class Part(Generic[Planned]):
     """A component on a host.
 
     name: in requests, plans and evidence; label: in messages; role: what installs it. after: the components that it is
-    chosen for. follows_host: fields of the plan that follow the host and not the request. role_fields: those that the
-    role has variables for, which users must not set to another value. in_kernel: the loaded version is that of a kernel
-    module. in_summary: the summary of a run has a column for it.
+    chosen for. follows_host: fields of the plan with packages that it compiles with, which follow the host and not the
+    request. role_fields: fields that the role has variables for, which users must not set to another value.
+    build_variables: those with the packages that it compiles with. findings: of `check`. in_kernel: the loaded version
+    is that of a kernel module. in_summary: the summary of a run has a column for it.
     """
 
     name: ClassVar[str]
@@ -54,6 +56,8 @@ class Part(Generic[Planned]):
     after: ClassVar[tuple[str, ...]] = ()
     follows_host: ClassVar[tuple[str, ...]] = ()
     role_fields: ClassVar[tuple[str, ...]] = ()
+    build_variables: ClassVar[tuple[str, ...]] = ()
+    findings: ClassVar[tuple[FindingSpec, ...]] = ()
     in_kernel: ClassVar[bool] = False
     in_summary: ClassVar[bool] = True
 
@@ -98,6 +102,17 @@ class Part(Generic[Planned]):
         """Return the version of the loaded kernel module, of a component that has one."""
         raise NotImplementedError
 
+    def build_packages(self, planned: Planned) -> tuple[str, ...]:
+        """Return the names of the packages that it compiles with on the host."""
+        return tuple(name for field in self.follows_host for name in getattr(planned, field))
+
+    def missing_to_compile(self, planned: Planned, probe: Probe) -> tuple[str, ...]:
+        """Return those of them that this host lacks."""
+        return ()
+
+    def check(self, planned: Planned, plan: Plan, probe: Probe, findings: Findings) -> None:
+        """Check the host for what the component alone needs."""
+
     def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
         """Return what changes for programs and users that have nothing to do with the plan, a sentence each."""
         return ()
@@ -107,6 +122,10 @@ class PackagedPart(Part[PlannedPackages]):
     """A component that consists of packages. side_by_side: several versions of it can be on a host."""
 
     side_by_side: ClassVar[bool] = False
+
+    def directory(self, planned: PlannedPackages) -> str:
+        """Return the directory that most of the component is in."""
+        return "/usr"
 
     def leading(self, catalog: Catalog) -> str:
         """Return the regular expression of the package whose version is the component's."""

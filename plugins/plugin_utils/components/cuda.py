@@ -39,6 +39,10 @@ class Cuda(PackagedPart[CudaComponent]):
         releases = {**{version: version for version in toolkits}, **_packaged_releases(probe, catalog)}
         return releases[max(releases, key=versions.key)] if releases else None
 
+    def directory(self, planned: CudaComponent) -> str:
+        """Return where the archive's packages have the toolkit."""
+        return "/usr/local" if planned.source == "nvidia" else "/usr"
+
     def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
         """Return the packages of the oldest toolkits beyond the number to keep."""
         planned = self.planned(plan.components)

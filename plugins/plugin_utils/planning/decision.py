@@ -15,7 +15,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -25,12 +25,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import (
     KERNEL_PACKAGES,
-    TRITON_PACKAGES,
     RoleVariables,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_table import plan_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, environments
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options, Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
@@ -115,8 +114,7 @@ def decide(
         # What is no longer planned is not repaired, and no longer recorded when the plan was applied.
         damage = drift.Damage.of({name: part for name, part in probe.applied.items() if name in parts})
         facts["gpu_stack_parts"] = to_json(parts)
-        triton = role_variables(facts, (TRITON_PACKAGES,)).get(TRITON_PACKAGES, ()) if plan.components.pytorch else ()
-        missing = _missing_build_packages(plan, probe, {"driver": {*headers, *compilers}, "pytorch": set(triton)})
+        missing = _missing_to_compile(plan, probe, facts, role_variables)
         facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing)
     facts["gpu_stack_damage"] = damage.to_json()
     state = fleet.state(
@@ -136,17 +134,21 @@ def _repairs(probe: Probe) -> dict[str, Any]:
 
 def _locks_of(plan: Plan, folder: str) -> dict[str, str]:
     """Return the lock file of each planned framework: that of the folder with the user's own, or the name of ours."""
-    planned = {name: component.lock for name in FRAMEWORKS if (component := plan.components.framework(name))}
+    frameworks = [(part.name, part.planned(plan.components)) for part in FRAMEWORKS]
+    planned = {name: component.lock for name, component in frameworks if component}
     own = {name: Path(folder, lock) for name, lock in planned.items() if folder}
     return planned | {name: str(path) for name, path in own.items() if path.is_file()}
 
 
-def _missing_build_packages(plan: Plan, probe: Probe, wanted: Mapping[str, set[str]]) -> dict[str, list[str]]:
-    """Return those of the plan's packages to compile with that this host wants and does not have, by component."""
-    driver, pytorch = plan.components.driver, plan.components.pytorch
-    planned = driver.build_packages if driver else ()
-    missing = {
-        "driver": [name for name in planned if name not in probe.kernel.installed_packages],
-        "pytorch": environments.missing_to_compile(pytorch, probe) if pytorch else (),
-    }
-    return {component: [name for name in names if name in wanted[component]] for component, names in missing.items()}
+def _missing_to_compile(
+    plan: Plan, probe: Probe, facts: dict[str, Any], role_variables: RoleVariables
+) -> dict[str, list[str]]:
+    """Return the packages to compile with that a role installs and this host does not have, by component."""
+    found = {}
+    for part in PARTS:
+        planned = part.planned(plan.components)
+        if planned is not None and part.build_variables:
+            values = role_variables(facts, part.build_variables).values()
+            wanted = {package for packages in values for package in packages}
+            found[part.name] = [name for name in part.missing_to_compile(planned, probe) if name in wanted]
+    return found

@@ -14,14 +14,11 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PACKAGED, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    FRAMEWORKS,
-    LABELS,
-    PACKAGED,
-    Components,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -44,8 +41,8 @@ INITRAMFS_BUILD_FACTOR_COMPRESSED = 3
 TEMPORARY = "/tmp"
 RECORDS = "records of this host's state"
 # Role variables: uv's cache and whether it is kept, by framework; the directory of the training's data.
-CACHES = {name: f"{name}_env_cache" for name in FRAMEWORKS}
-KEPT = {name: f"{name}_env_keep_cache" for name in FRAMEWORKS}
+CACHES = {part.name: f"{part.role}_cache" for part in FRAMEWORKS}
+KEPT = {part.name: f"{part.role}_keep_cache" for part in FRAMEWORKS}
 DATA = "smoke_train_data_directory"
 WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD, TEMPORARY)  # a small file system of their own
 DISK_FULL = FindingSpec(
@@ -103,13 +100,11 @@ class DiskSizes:
     compiler_mib: int
     compiler_job_mib: int
     archive: tuple[ArchiveSize, ...]
-    tensorflow: tuple[EnvironmentSize, ...]
-    pytorch: tuple[EnvironmentSize, ...]
+    environments: Mapping[str, tuple[EnvironmentSize, ...]]
 
     def environment_mib(self, framework: str, version: str) -> int:
         """Return the size of an environment; a version that was not measured counts as the largest one."""
-        entries = {"tensorflow": self.tensorflow, "pytorch": self.pytorch}[framework]
-        known = {entry.version: entry.installed_mib for entry in entries}
+        known = {entry.version: entry.installed_mib for entry in self.environments[framework]}
         return known.get(version, max(known.values()))
 
 
@@ -154,7 +149,7 @@ class Directories:
     @classmethod
     def of_variables(cls, values: Mapping[str, Any], components: Components) -> Directories:
         """Return the directories by the values of role variables; those of the planned frameworks' roles count."""
-        planned = [name for name in FRAMEWORKS if components.framework(name)]
+        planned = [part.name for part in FRAMEWORKS if part.planned(components)]
         caches = {name: str(values.get(CACHES[name], "")) for name in planned}
         removed = [caches[name] for name in planned if not boolean(values.get(KEPT[name], True), strict=False)]
         emptied = tuple(name for name in planned if caches[name] in removed)
@@ -162,14 +157,14 @@ class Directories:
 
     def measured(self, probe: Probe, usual_cache: str, usual_data: str) -> Directories:
         """Return the directories for the planned frameworks as keys of the probe's `disk`."""
-        caches = {name: self.caches.get(name, "") for name in FRAMEWORKS}
+        caches = {part.name: self.caches.get(part.name, "") for part in FRAMEWORKS}
         caches = {name: path if path in probe.disk else usual_cache for name, path in caches.items()}
         return Directories(caches, self.emptied, self.data if self.data in probe.disk else usual_data)
 
 
 def variables(components: Components) -> tuple[str, ...]:
     """Return the role variables that say where the roles of planned components write, and whether that is kept."""
-    planned = [name for name in FRAMEWORKS if components.framework(name)]
+    planned = [part.name for part in FRAMEWORKS if part.planned(components)]
     return (*(of[name] for of in (CACHES, KEPT) for name in planned), *([DATA] if planned else []))
 
 
@@ -251,15 +246,15 @@ def _is_built(name: str, diff: PlanDiff, probe: Probe, extra: Mapping[str, Extra
 def _needs(
     components: Components, diff: PlanDiff, probe: Probe, extra: Mapping[str, ExtraPackages], places: Directories
 ) -> Iterator[Need]:
-    changing = [name for name in LABELS if components.get(name) and diff.of(name).action != KEEP]
-    for name in (name for name in PACKAGED if name in changing):
-        download, installed = _package_sizes(name, components, diff, probe)
-        is_tree = name == "cuda" and components.cuda is not None and components.cuda.source == "nvidia"
-        yield Need(PACKAGE_CACHE, f"{LABELS[name]} download", download)
-        yield Need("/usr/local" if is_tree else "/usr", LABELS[name], installed)
-    for name in (name for name in FRAMEWORKS if _is_built(name, diff, probe, extra)):
-        is_cached = name not in changing and name not in places.emptied
-        yield from _environment_needs(name, components, probe, extra.get(name), places.caches[name], is_cached)
+    changing = [part.name for part in PARTS if part.planned(components) and diff.of(part.name).action != KEEP]
+    for packaged in (part for part in PACKAGED if part.name in changing):
+        download, installed = _package_sizes(packaged.name, components, diff, probe)
+        yield Need(PACKAGE_CACHE, f"{packaged.label} download", download)
+        yield Need(packaged.directory(packaged.planned(components)), packaged.label, installed)
+    for part in (part for part in FRAMEWORKS if _is_built(part.name, diff, probe, extra)):
+        is_cached = part.name not in changing and part.name not in places.emptied
+        added, cache = extra.get(part.name), places.caches[part.name]
+        yield from _environment_needs(part, components, probe, added, cache, is_cached)
     if "driver" in changing:
         # update-initramfs writes each image beside the old one; with NVIDIA's modules it is at least as large.
         image = probe.kernel.initramfs_mib
@@ -274,7 +269,7 @@ def _needs(
 
 def _temporary_needs(changing: Collection[str], components: Components, probe: Probe) -> Iterator[Need]:
     sizes, jobs = load_sizes(), probe.kernel.build_jobs
-    if any(name in changing for name in PACKAGED):
+    if any(part.name in changing for part in PACKAGED):
         yield Need(TEMPORARY, f"{words.NAME}'s verification of signatures", sizes.signatures_mib)
     if "driver" in changing and components.driver and components.driver.module_source == "dkms":
         compilers = f"{jobs} compiler{'s' if jobs > 1 else ''} of kernel modules"
@@ -282,19 +277,24 @@ def _temporary_needs(changing: Collection[str], components: Components, probe: P
 
 
 def _environment_needs(
-    name: str, components: Components, probe: Probe, extra: ExtraPackages | None, cache: str, is_cached: bool
+    part: EnvironmentPart[Any],
+    components: Components,
+    probe: Probe,
+    extra: ExtraPackages | None,
+    cache: str,
+    is_cached: bool,
 ) -> Iterator[Need]:
     """Yield what an environment needs; is_cached: uv's cache has all but the packages of the user's own."""
-    planned = components.framework(name)
+    name, planned = part.name, part.planned(components)
     if planned is None:
         return
     size, added = load_sizes().environment_mib(name, planned.version), extra.mib if extra else 0
     mounts = {probe.disk[path].mount for path in (ENVIRONMENTS, cache) if path in probe.disk}
     is_copied = len(mounts) > 1  # on one file system, the environment is hard links into the cache
-    yield Need(ENVIRONMENTS, f"{LABELS[name]} environment", 0 if is_cached and not is_copied else size)
+    yield Need(ENVIRONMENTS, f"{part.label} environment", 0 if is_cached and not is_copied else size)
     yield Need(ENVIRONMENTS, f"packages of gpu_stack_{name}_extra", added)
     if is_copied:
-        yield Need(cache, f"{LABELS[name]} packages", 0 if is_cached else size)
+        yield Need(cache, f"{part.label} packages", 0 if is_cached else size)
         yield Need(cache, f"packages of gpu_stack_{name}_extra", added)
 
 

@@ -15,7 +15,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, DriverComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -96,7 +97,7 @@ def _keep(plan: Plan, probe: Probe, present: list[str]) -> str:
 
 def _requests(request: Request, present: list[str]) -> Iterator[tuple[Request, str]]:
     """Yield requests that may keep the driver, with what to type: the fewest changes first."""
-    requested = {name: getattr(request, name) for name in LABELS if name != "driver"}
+    requested = {name: getattr(request, name) for name in BY_NAME if name != "driver"}
     freed = {name: "auto" for name, value in requested.items() if value not in ("auto", "none", "fallback")}
     for changes in ({}, freed) if freed else ({},):
         others = "".join(f" and gpu_stack_{name}=auto" for name in changes)

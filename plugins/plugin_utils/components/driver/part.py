@@ -23,6 +23,7 @@ class Driver(PackagedPart[DriverComponent]):
     role = "nvidia_driver"
     follows_host = ("kernel_headers", "kernel_compilers", "kernel_tools")
     role_fields = ("kernel_modules", "profile")
+    build_variables = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
     in_kernel = True
 
     def installed(self, planned: DriverComponent | None, probe: Probe, catalog: Catalog) -> str | None:
@@ -44,6 +45,10 @@ class Driver(PackagedPart[DriverComponent]):
             return row
         how = "of others" if plan.kept_driver.of_others else "with prebuilt kernel modules"
         return dataclasses.replace(row, note=f"{plan.kept_driver.package} {how}")
+
+    def missing_to_compile(self, planned: DriverComponent, probe: Probe) -> tuple[str, ...]:
+        """Return the headers, compilers and tools that are not installed."""
+        return tuple(name for name in self.build_packages(planned) if name not in probe.kernel.installed_packages)
 
     def origin(self, planned: DriverComponent) -> str:
         """Return the archive and the kernel modules."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     all_packages,
 )
@@ -98,10 +98,12 @@ def _plan_fingerprint(plan: Plan) -> str:
     Those packages follow the host's kernels: a kernel that came with its headers is no drift, and `drift` gets
     those that are not installed as an argument.
     """
-    driver = plan.components.driver
-    if driver:
-        driver = dataclasses.replace(driver, kernel_headers=(), kernel_compilers=(), kernel_tools=())
-    plan = dataclasses.replace(plan, components=dataclasses.replace(plan.components, driver=driver))
+    found = {part: planned for part in PACKAGED if (planned := part.planned(plan.components))}
+    bare: dict[str, Any] = {
+        part.name: dataclasses.replace(planned, **dict.fromkeys(part.follows_host, ()))
+        for part, planned in found.items()
+    }
+    plan = dataclasses.replace(plan, components=dataclasses.replace(plan.components, **bare))
     data = {key: value for key, value in plan.to_json().items() if key != "reasons"}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 

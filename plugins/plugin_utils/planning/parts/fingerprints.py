@@ -21,6 +21,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_counters, user_settings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, load_yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, running_code
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
@@ -28,7 +29,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key
 SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
 # What modules are built with: a host that borrows its kernel sets these role variables to nothing.
 KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
-TRITON_PACKAGES = "pytorch_env_build_packages"
 # Returns the role variables whose names begin with one of the prefixes, rendered with the facts of a plan.
 RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 
@@ -63,8 +63,9 @@ def of_parts(
 
     Left out are variables that affect the transition only, and packages that follow the host's kernels and Python.
     """
-    parts = (plan.components.driver, plan.components.pytorch)
-    follow_host = {name for part in parts if part for name in part.build_packages}
+    present = [(part, component) for part in PARTS if (component := part.planned(plan.components))]
+    follow_host = {name for part, component in present for name in part.build_packages(component)}
+    build_variables = {name for part in PARTS for name in part.build_variables}
     found: dict[str, str] = {}
     of_packages: dict[str, Any] = {}
     planned = drift.planned(plan, managed)
@@ -73,7 +74,7 @@ def of_parts(
             continue
         variables = role_variables(facts, (f"{role}_",))
         desired = {name: value for name, value in variables.items() if name not in transitions}
-        for name in desired.keys() & {*KERNEL_PACKAGES, TRITON_PACKAGES}:
+        for name in desired.keys() & build_variables:
             desired[name] = [package for package in desired[name] if package not in follow_host]
         lock = Path(str(desired.get(f"{role}_lock", "")))
         if lock.is_absolute() and lock.is_file():  # of the user's own: not where it is, but what it pins

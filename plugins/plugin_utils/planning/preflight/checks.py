@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -42,6 +43,7 @@ FINDINGS = (
     *leftovers.FINDINGS,
     *disk_space.FINDINGS,
     *environments.FINDINGS,
+    *(spec for part in PARTS for spec in part.findings),
     *gpu_use.FINDINGS,
     *signatures.FINDINGS,
     *kernel_modules.FINDINGS,
@@ -90,7 +92,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         present_driver.check_masked_services,
         gpu_links.check_links,
         environments.check_environment_paths,
-        environments.check_triton,
+        environments.check_components,
         gpu_links.check_peer_to_peer,
         gpu_use.check_mig,
         present_driver.check_modules_of_others,

@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components, all_packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -83,8 +84,9 @@ class Context:
     def packages(self) -> list[str]:
         """The names of all packages that the plan installs, those to build modules with included."""
         planned = [package.name for part in self.components.packaged() for package in all_packages(part)]
-        pytorch = self.components.pytorch.build_packages if self.components.pytorch else ()
-        return [*planned, *self.kernel_headers, *self.kernel_compilers, *pytorch]
+        found = [(part, component) for part in FRAMEWORKS if (component := part.planned(self.components))]
+        compilers = [name for part, component in found for name in part.build_packages(component)]
+        return [*planned, *self.kernel_headers, *self.kernel_compilers, *compilers]
 
     @property
     def kernel_headers(self) -> tuple[str, ...]:

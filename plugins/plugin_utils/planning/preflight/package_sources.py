@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PACKAGED
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -23,8 +23,8 @@ def check_repository(context: Context, findings: Findings) -> None:
         return
     why = repository.cause(error)
     message = f"NVIDIA's repository cannot be read: {error}" + (f"; {why.meaning}" if why.meaning else "")
-    names = [name for name in PACKAGED if getattr(context.components.get(name), "source", "nvidia") == "nvidia"]
-    if any(context.is_changed(name) for name in names):
+    parts = [p for p in PACKAGED if getattr(p.planned(context.components), "source", "nvidia") == "nvidia"]
+    if any(context.is_changed(part.name) for part in parts):
         REPOSITORY_UNREADABLE.add_problem(findings, message, why.remedy)
     else:
         REPOSITORY_UNREADABLE.add_warning(findings, f"{message}. Nothing has to be installed from it now: {why.remedy}")

@@ -8,7 +8,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import processe
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import BrokenPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import LONGER, Context
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
@@ -43,7 +43,7 @@ def check_package_manager(context: Context, findings: Findings) -> None:
     state = context.probe.package_manager
     if state is None or context.plan.request.scope == "frameworks":
         return
-    is_needed = any(context.is_changed(name) for name in COMPONENTS)
+    is_needed = any(context.is_changed(part.name) for part in PARTS)
     if context.probe.cloud_init_running and is_needed:
         CLOUD_INIT_RUNNING.add_problem(
             findings, "cloud-init still sets up this host: it may install packages and change their sources"

@@ -88,7 +88,7 @@ def test_sizes_of_the_distributions_archive_come_from_the_catalog() -> None:
 
 def test_an_environment_that_was_not_measured_counts_as_the_largest() -> None:
     sizes = load_sizes()
-    for name, entries in (("tensorflow", sizes.tensorflow), ("pytorch", sizes.pytorch)):
+    for name, entries in sizes.environments.items():
         assert sizes.environment_mib(name, "2.99.0") == max(entry.installed_mib for entry in entries)
     assert sizes.environment_mib("pytorch", "2.15.0") == 5266
 

@@ -34,12 +34,13 @@ def test_all_problems_of_plan_and_host_are_reported_at_once(snapshot: SnapshotAs
     assert text.count("\n  Remedy: ") == 6
 
 
-PLANNING = Path(checks.__file__).resolve().parents[1]
+UTILS = Path(checks.__file__).resolve().parents[2]
 
 
 def test_every_spec_is_listed_and_reported() -> None:
     """Only those that others report are used elsewhere: the resolver's holds.py, and the transaction on the host."""
-    source = "".join(path.read_text() for path in sorted(PLANNING.rglob("*.py")))
+    folders = ("planning", "components")
+    source = "".join(path.read_text() for name in folders for path in sorted((UTILS / name).rglob("*.py")))
     declared = re.findall(r"^([A-Z_]+) = FindingSpec\(", source, re.MULTILINE)
     assert len(declared) == len(set(declared)) > 40
     assert sorted(spec.code for spec in checks.FINDINGS) == sorted(name.lower().replace("_", "-") for name in declared)
