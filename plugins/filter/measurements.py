@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import RecordError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_file_name, for_terminal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import measurements
 
 _Table = Callable[[Any], list[str]]

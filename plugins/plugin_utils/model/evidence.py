@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import PASS, UNKNOWN, Check
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 
 # What is kept of a training's result: what the report shows, without histories and recordings.
 KEY_FIGURES = (

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model import packages, probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import packages, probe, records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import (
     DiskSpace,
     Display,
@@ -31,7 +31,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     ProbedPackage,
     RepositoryFiles,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import PASS, SKIP, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import text_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 
 _NO_VALUE = "-"
 

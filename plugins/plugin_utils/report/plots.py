@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements import BenchmarkResult
 
 # The points (x, y) of each line by its name; a y of None is a gap.

@@ -10,8 +10,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as module
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import from_json
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import from_json, to_json
 
 from tests.unit.module_utils.host_files import link, put
 from tests.unit.module_utils.simulated_host import H200, SimulatedHost

@@ -1,4 +1,4 @@
-"""Records as JSON."""
+"""Records as JSON, and JSON as records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import OMITTED, to_json
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import (
+    OMITTED,
+    RecordError,
+    from_json,
+    to_json,
+)
 
 
 class Point(NamedTuple):
@@ -43,3 +49,79 @@ def test_records_become_plain_json() -> None:
         "by_name": {},
     }
     assert found == json.loads(json.dumps(found))
+
+
+# Reading ------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Corner:
+    x: int
+    y: float = 0.0
+
+
+class Label(NamedTuple):
+    text: str
+    size: int = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    name: str
+    points: tuple[Corner, ...] = ()
+    is_closed: bool = False
+    origin: Corner | None = None
+    by_name: Mapping[str, tuple[str, ...] | None] = dataclasses.field(default_factory=dict)
+    kind: str = dataclasses.field(default="any", metadata={"key": "class"})
+    extra: Any = None
+    labels: tuple[Label, ...] = ()
+
+
+FIGURE = {
+    "name": "triangle",
+    "points": [{"x": 1, "y": 2.5}, [3, 4]],
+    "is_closed": True,
+    "origin": {"x": 0},
+    "by_name": {"a": ["b"], "c": None},
+    "class": "flat",
+    "extra": {"any": ["thing"]},
+    "unknown": "ignored",
+    "labels": [["A"], {"text": "B", "size": 8}],
+}
+
+
+def test_values_of_all_kinds_are_read() -> None:
+    assert from_json(Figure, FIGURE, "figure") == Figure(
+        "triangle",
+        (Corner(1, 2.5), Corner(3, 4)),
+        True,
+        Corner(0),
+        {"a": ("b",), "c": None},
+        "flat",
+        {"any": ["thing"]},
+        (Label("A"), Label("B", 8)),
+    )
+
+
+def test_absent_and_null_fields_have_their_defaults() -> None:
+    assert from_json(Figure, {"name": "a", "points": None, "by_name": None}, "figure") == Figure("a")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": None}, r"figure\.name: missing"),
+        ({"name": 5}, r"figure\.name: expected a string, found 5"),
+        ({"is_closed": 1}, r"figure\.is_closed: expected true or false, found 1"),
+        ({"points": [{"x": True}]}, r"figure\.points\[0\]\.x: expected an integer, found True"),
+        ({"points": "none"}, r"figure\.points: expected a list, found 'none'"),
+        ({"labels": [[]]}, r"figure\.labels\[0\]\.text: missing"),
+        ({"labels": [["A", "B"]]}, r"figure\.labels\[0\]\.size: expected an integer, found 'B'"),
+        ({"origin": 3}, r"figure\.origin: expected an object, found 3"),
+        ({"by_name": {"a": [1]}}, r"figure\.by_name\.a\[0\]: expected a string, found 1"),
+        ({"by_name": []}, r"figure\.by_name: expected an object, found \[\]"),
+    ],
+)
+def test_errors_name_the_path_and_the_expected_type(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecordError, match=f"^{message}$"):
+        from_json(Figure, {**FIGURE, **changes}, "figure")

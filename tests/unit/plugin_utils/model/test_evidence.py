@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import RecordError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
 
 RESULT: dict[str, Any] = {
     "framework": "tensorflow",

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as module
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import RecordError, to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
 
 from tests.unit.plugin_utils.planning.planning_cases import PROBE, make_probe
 from tests.unit.plugin_utils.planning.preflight_cases import PROBE as FULL

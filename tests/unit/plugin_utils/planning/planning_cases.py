@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     Components,
     CudaComponent,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import RecordError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import HostEvidence
 
 from tests.unit.plugin_utils.report.report_cases import BEFORE, FULL_DISK, PLAN, PROBE, TORCH, TRAINING, evidence
