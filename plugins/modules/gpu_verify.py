@@ -265,6 +265,7 @@ verify:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 
 
@@ -289,7 +290,10 @@ def main() -> None:
     newer = store.newer(options.state_directory)
     if newer:
         module.fail_json(msg=str(newer))
-    context = verify.context(options)
+    try:
+        context = verify.context(options)
+    except records.RecordError as error:
+        module.fail_json(msg="%s. `plan` must be the complete plan, `{{ gpu_stack_plan }}`." % error)
     result = verify.verify(context)
     if not module.check_mode:
         problem = last_result.write(options.state_directory, last_result.compose(context.root, context.smi, result))

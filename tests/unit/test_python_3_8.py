@@ -26,6 +26,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
 print(json.dumps(to_json(probe.probe("/", options)), sort_keys=True))
 """
+PLAN = """\
+import json, sys
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
+print(Planned.from_json(json.load(open(sys.argv[1], encoding="utf-8"))))
+"""
 # What may be another one a moment later.
 VOLATILE = ("disk", "gpu_processes", "package_manager")
 
@@ -82,3 +87,12 @@ def test_it_probes_this_machine_as_the_python_of_these_tests_does(paths: str) ->
         found.append({name: value for name, value in json.loads(ran.stdout).items() if name not in VOLATILE})
     assert (found[0]["errors"], found[0]["kernel"]["running"]) == ([], os.uname().release)
     assert found[0] == found[1]
+
+
+def test_it_reads_a_plan_as_the_python_of_these_tests_does(paths: str) -> None:
+    """The types of records are evaluated where they are read: `X | None` is none of 3.8."""
+    plan = str(PROJECT / "tests/fixtures/plan/planned.json")
+    ran = [run(python, paths, PLAN, plan) for python in (str(PYTHON), sys.executable)]
+    assert ran[0].returncode == 0, ran[0].stderr
+    assert ran[0].stdout == ran[1].stdout
+    assert "Driver(" in ran[0].stdout

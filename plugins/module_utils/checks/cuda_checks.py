@@ -25,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Cuda
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
 # Seconds. The program usually ends after a few; a single hung GPU makes it use up its limit.
@@ -56,10 +57,10 @@ CHECKS = (NVCC_VERSION, COMPILE_LINK_RUN, *USES_GPUS)
 
 def run(context: Context) -> list[Check]:
     """Run the toolkit's checks and those of cuda_device_checks."""
-    cuda = context.component("cuda")
+    cuda = context.plan.component(Cuda)
     if cuda is None:
         return not_planned(CHECKS, "CUDA")
-    answer = command.ask(context.run, [_nvcc(cuda), "--version"], SHELL_TIMEOUT)
+    answer = command.ask(context.run, [cuda.nvcc, "--version"], SHELL_TIMEOUT)
     return [compare_release(context, NVCC_VERSION, answer), *_compile_link_run(context, cuda)]
 
 
@@ -68,7 +69,7 @@ def compare_release(context: Context, spec: CheckSpec, answer: Answer) -> Check:
 
     An nvcc that is missing or that fails is a failure; one that hangs, is killed or prints something else is unknown.
     """
-    planned = "release " + str((context.component("cuda") or {})["version"])
+    planned = "release " + context.plan.components["cuda"].version
     match = _RELEASE.search(answer.output)
     if answer.stopped or (answer.exit_code == 0 and match is None):
         return spec.unknown("nvcc --version: " + answer.ending())
@@ -77,26 +78,23 @@ def compare_release(context: Context, spec: CheckSpec, answer: Answer) -> Check:
     return spec.compare(is_version(match.group(1), planned), match.group(1), planned)
 
 
-def _nvcc(cuda: dict[str, Any]) -> str:
-    return str(cuda.get("home") or "/usr/local/cuda-%s" % cuda["version"]) + "/bin/nvcc"
-
-
-def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
+def _compile_link_run(context: Context, cuda: Cuda) -> list[Check]:
     """Compile the program, run it as an unprivileged user and as this one, and judge both documents.
 
     The unprivileged user is first: root's programs create device nodes that others then find.
     """
     if not context.cuda_check_source:
         raise ValueError("the source of the CUDA program is missing")
-    libraries = tuple(name for name in cuda_program.LIBRARIES if context.component(name))
-    planned = {name: str((context.component(name) or {})["version"]) for name in ("cuda", *libraries)}
+    components = context.plan.components
+    libraries = tuple(name for name in cuda_program.LIBRARIES if name in components)
+    planned = {name: components[name].version for name in ("cuda", *libraries)}
     expected = _versions_text(planned)
     with workspace.directory(cuda_unprivileged_check.DIRECTORY, context.workspaces) as directory:
         source, program = os.path.join(directory, "cuda_check.cu"), os.path.join(directory, "cuda_check")
         with open(source, "w", encoding="utf-8") as handle:
             handle.write(context.cuda_check_source)
         codes = _architectures(context, cuda)
-        compiler = cuda_program.arguments(_nvcc(cuda), source, program, libraries, codes)
+        compiler = cuda_program.arguments(cuda.nvcc, source, program, libraries, codes)
         environment = users_environment.isolated(context, {"LC_ALL": "C", "TMPDIR": directory})
         built = context.run(compiler, COMPILE_TIMEOUT, environment)
         if built.exit_code != 0:
@@ -159,13 +157,12 @@ def _not_run(context: Context, what: str, answer: Answer, expected: str, remedy:
     return [first, *(spec.skip(reason) if reason else spec.unknown(why) for spec in CHECKS[2:])]
 
 
-def _architectures(context: Context, cuda: dict[str, Any]) -> list[str]:
+def _architectures(context: Context, cuda: Cuda) -> list[str]:
     """Return nvcc's options for the planned GPUs; without planned GPUs none, which leaves the choice to nvcc."""
-    capabilities = [gpu.get("compute_capability") for gpu in context.plan.get("gpus") or []]
-    known = [str(capability) for capability in capabilities if capability]
+    known = [gpu.compute_capability for gpu in context.plan.gpus if gpu.compute_capability]
     if not known:
         return []
-    listed = command.ask(context.run, [_nvcc(cuda), "--list-gpu-code"], SHELL_TIMEOUT)
+    listed = command.ask(context.run, [cuda.nvcc, "--list-gpu-code"], SHELL_TIMEOUT)
     return cuda_program.architectures(known, listed.output)
 
 

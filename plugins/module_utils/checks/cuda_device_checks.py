@@ -207,7 +207,7 @@ def _device_query(context: Context, document: Document) -> Check:
     smi = {gpu.pci_address: gpu for gpu in context.smi_gpus}
     unnamed = [str(at) for at, gpu in smi.items() if not (gpu.name and gpu.uuid)]
     unreadable = [str(at) for at, gpu in smi.items() if "compute_cap" in gpu.unreadable]
-    planned = sorted(str(gpu.get("compute_capability")) for gpu in context.plan.get("gpus") or [])
+    planned = sorted(str(gpu.compute_capability) for gpu in context.plan.gpus)
     shown, wrong = [], []
     for device in document["devices"]:
         if "name" not in device:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any, Sequence
+from typing import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
@@ -25,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, pci, secure_boot, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     installed_driver,
     kernel_modules,
@@ -159,7 +160,7 @@ _EXIT_CODE_REMEDIES = {
 
 def run(context: Context) -> list[Check]:
     """Run the driver checks."""
-    driver = context.component("driver")
+    driver = context.plan.component(Driver)
     if driver is None:
         return not_planned(CHECKS, "driver")
     gpus, switches = pci.read(context.root)
@@ -199,8 +200,8 @@ def _smi_found(smi: NvidiaSmi, versions: list[str]) -> str:
     return "exit %s: %s" % (smi.exit_code, smi.message or nvidia_smi.meaning(smi.exit_code))
 
 
-def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
-    smi, version = context.smi, str(driver["version"])
+def _nvidia_smi(context: Context, driver: Driver) -> Check:
+    smi, version = context.smi, driver.version
     must_work = context.driver_state == "working"
     expected = "exit 0, driver %s" % version if must_work else "exit 9: the NVIDIA driver is not loaded"
     if smi is None:
@@ -270,7 +271,7 @@ def _gpu_count(context: Context, gpus: Sequence[Gpu]) -> Check:
     return GPU_COUNT.compare(passed, found, "%d by both" % context.expect_gpus, finding=finding)
 
 
-def _module_matches(context: Context, driver: dict[str, Any]) -> Check:
+def _module_matches(context: Context, driver: Driver) -> Check:
     if context.kernel_module != "loaded":
         return MODULE_MATCHES.skip(_not_loaded_reason(context))
     if context.driver_simulated:
@@ -280,9 +281,9 @@ def _module_matches(context: Context, driver: dict[str, Any]) -> Check:
     except (OSError, ValueError) as error:
         return MODULE_MATCHES.unknown(str(error))
     libraries = _smi_versions(context)
-    flavour = str(driver["kernel_modules"])
+    flavour = driver.kernel_modules
     expected = "%s modules in the version of the libraries (%s)" % (
-        flavour, ", ".join(libraries) or driver["version"],
+        flavour, ", ".join(libraries) or driver.version,
     )  # fmt: skip
     if loaded is None:
         remedy = _smi_remedy(NOT_LOADED_EXIT)
@@ -301,7 +302,7 @@ def _not_loaded_reason(context: Context) -> str:
     return {"built": built, "not_managed": _NOT_MANAGED}[context.kernel_module]
 
 
-def _module_built(context: Context, driver: dict[str, Any]) -> Check:
+def _module_built(context: Context, driver: Driver) -> Check:
     """Check the module's files: DKMS succeeds where it has skipped a kernel, too."""
     if context.kernel_module == "not_managed":
         return MODULE_BUILT.skip(_NOT_MANAGED)
@@ -324,14 +325,14 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
     return MODULE_BUILT.warn(found, other.remedy, check.expected)
 
 
-def _built_for(context: Context, driver: dict[str, Any], kernel: str) -> Check:
-    planned = [str(driver["version"]), kernel_modules.LICENCES[str(driver["kernel_modules"])]]
+def _built_for(context: Context, driver: Driver, kernel: str) -> Check:
+    planned = [driver.version, kernel_modules.LICENCES[driver.kernel_modules]]
     signed = secure_boot.state(context.root) == "enabled"
     expected = "module %s, licence %s%s" % (*planned, ", signed by a key that the kernel trusts" if signed else "")
     remedy = "Install the headers of kernel %s and run `dkms autoinstall -k %s`.%s" % (
         kernel, kernel, _make_log(context.root, driver),
     )  # fmt: skip
-    if driver.get("module_source") == "prebuilt":
+    if driver.module_source == "prebuilt":
         remedy = "Run this again: the plan names the prebuilt modules for kernel %s. %s" % (kernel, REAPPLY)
     paths = kernel_modules.paths(context.root, kernel)
     if not paths:
@@ -389,10 +390,10 @@ def _modinfo(context: Context, options: list[str], field: str, module: str) -> s
     return text
 
 
-def _make_log(root: str, driver: dict[str, Any]) -> str:
+def _make_log(root: str, driver: Driver) -> str:
     """Return the end of the DKMS build log of the driver's module: of a planned package, or else of no package."""
     packages = database(root)
-    names = [str(spec).split("=")[0] for spec in driver.get("packages") or []]
+    names = [package.name for package in driver.packages]
     below = decisions.dependencies(names, packages.read(), [".*"])
     found = ["", ""]
     for name in files.names(root, dkms.TREE):
@@ -448,10 +449,10 @@ def _pci_binding(context: Context, gpus: Sequence[Gpu]) -> Check:
     return PCI_BINDING.compare(not wrong, "; ".join(wrong) or "nvidia on %d of %d" % (len(gpus), len(gpus)))
 
 
-def _security_floor(context: Context, driver: dict[str, Any]) -> Check:
-    floor = driver.get("security_floor")
+def _security_floor(context: Context, driver: Driver) -> Check:
+    floor = driver.security_floor
     if not floor:
-        return SECURITY_FLOOR.skip("the catalog has no security floor for driver branch %s" % driver.get("branch"))
+        return SECURITY_FLOOR.skip("the catalog has no security floor for driver branch %s" % driver.branch)
     if context.driver_state == "not_loaded":
         return SECURITY_FLOOR.skip("the driver is not loaded, as requested")
     versions = _smi_versions(context)
@@ -463,7 +464,7 @@ def _security_floor(context: Context, driver: dict[str, Any]) -> Check:
     return SECURITY_FLOOR.compare(True, "driver %s" % ", ".join(versions), "%s or newer" % floor)
 
 
-def _fabric_manager(context: Context, driver: dict[str, Any], switches: Sequence[NvSwitch]) -> Check:
+def _fabric_manager(context: Context, driver: Driver, switches: Sequence[NvSwitch]) -> Check:
     unreadable = database(context.root).unreadable()
     if unreadable:
         return FABRIC_MANAGER.unknown(unreadable)
@@ -480,7 +481,7 @@ def _fabric_manager(context: Context, driver: dict[str, Any], switches: Sequence
         if not any(known_causes.has_fabric(gpu) for gpu in log.gpus):
             listed = ", ".join("%s %s" % pair for pair in sorted(installed.items()))
             return FABRIC_MANAGER.skip("not needed: the PCI bus has no NVSwitch, and no GPU reports a fabric", listed)
-    version = ", ".join(_smi_versions(context)) or str(driver["version"])
+    version = ", ".join(_smi_versions(context)) or driver.version
     listed = ", ".join("%s %s" % pair for pair in sorted(installed.items())) or "not installed"
     right = bool(installed) and all(is_version(v, version) for v in installed.values())
     answer = command.ask(context.run, ["systemctl", "is-active", FABRIC_MANAGER_UNIT], 30)

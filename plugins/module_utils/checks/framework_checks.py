@@ -105,7 +105,7 @@ def run_probe(
     sitecustomize: whether Python runs the host's
     """
     source = inspect.getsource(framework_probe)
-    is_unproven = any(warning.get("code") == UNPROVEN for warning in context.plan.get("warnings") or ())
+    is_unproven = any(warning.code == UNPROVEN for warning in context.plan.warnings)
     limit = TIMEOUT + (COMPILE_SECONDS if is_unproven else 0)
     code = [source] if sitecustomize else [WITHOUT_SITECUSTOMIZE % framework_probe.MARK, source]
     argv = [path + "/bin/python", *([] if sitecustomize else ["-S"]), "-c", *code, framework]

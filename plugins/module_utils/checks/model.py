@@ -14,6 +14,7 @@ from typing import Any, Iterable, Optional
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Component, Planned
 
 # The outcomes of a check:
 PASS = "pass"  # measured, within limits
@@ -293,7 +294,7 @@ class Context:
         other's measurements
     """
 
-    plan: dict[str, Any]
+    plan: Planned
     root: str
     run: Run
     expect_gpus: int
@@ -334,9 +335,9 @@ class Context:
         """The lines that nvidia-smi prints beside its rows."""
         return self.smi.notices if self.smi else ()
 
-    def component(self, name: str) -> dict[str, Any] | None:
+    def component(self, name: str) -> Component | None:
         """Return the planned component, None if the plan has none."""
-        return (self.plan.get("components") or {}).get(name)
+        return self.plan.components.get(name)
 
     def waiver(self, check: str, *gpu: str) -> Waiver | None:
         """Return the waiver of a check, for one GPU by any of its names, or for the whole host."""

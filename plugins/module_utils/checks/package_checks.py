@@ -23,17 +23,11 @@ HELD = CheckSpec(
     remedy="Run `%s` with the named packages." % words.hold(()).strip(),
 )
 CHECKS = (INSTALLED, HELD)
-PACKAGED = ("driver", "cuda", "cudnn", "nccl")
 
 
 def run(context: Context, machine: str | None = None) -> list[Check]:
     """Compare dpkg's status with the plan's packages; `machine` as in `uname -m`, this machine's by default."""
-    planned: dict[str, str] = {}
-    for name in PACKAGED:
-        component = context.component(name) or {}
-        for item in list(component.get("packages") or []):
-            package, _unused, version = str(item).partition("=")
-            planned[package] = version
+    planned = {package.name: package.version for component in context.plan.packaged() for package in component.packages}
     if not planned:
         return [spec.skip("the plan has no package") for spec in CHECKS]
     found = database(context.root)
@@ -62,7 +56,7 @@ def _is_complete(package: InstalledPackage) -> bool:
     return bool(package.status) and (bool(package.version) or package.status == "not-installed")
 
 
-def _difference(name: str, version: str, package: InstalledPackage | None) -> str | None:
+def _difference(name: str, version: str | None, package: InstalledPackage | None) -> str | None:
     if package is None or package.status == "not-installed":
         return "%s is not installed" % name
     if package.status != "installed":

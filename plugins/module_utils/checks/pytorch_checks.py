@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     CheckSpec,
     Context,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Pytorch
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack
 
 _NAME = "PyTorch"
@@ -77,7 +78,7 @@ USES_GPUS = (DEVICES, MATMUL, CONVOLUTION, TRITON)
 
 def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
     """Run the probe, judge its output, and compare that with what users get; nothing if the plan has no PyTorch."""
-    component = context.component("pytorch")
+    component = context.plan.component(Pytorch)
     if component is None:
         return []
 
@@ -89,8 +90,8 @@ def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
     return users_environment.compare(context, [version, *others], probed)
 
 
-def _judge(context: Context, component: dict[str, Any], answer: Answer) -> list[Check]:
-    output, planned = framework_checks.parse(answer), str(component["version"])
+def _judge(context: Context, component: Pytorch, answer: Answer) -> list[Check]:
+    output, planned = framework_checks.parse(answer), component.version
     if "version" not in output:
         return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
     tolerance = framework_checks.CONVOLUTION_TOLERANCE
@@ -117,8 +118,8 @@ def _version(output: dict[str, Any], planned: str) -> Check:
     return VERSION.compare(is_version(version, planned), version, planned, versions=versions, loaded=loaded)
 
 
-def _built_for_cuda(output: dict[str, Any], component: dict[str, Any]) -> Check:
-    cuda, planned = output["cuda"], str(component["cuda"])
+def _built_for_cuda(output: dict[str, Any], component: Pytorch) -> Check:
+    cuda, planned = output["cuda"], component.cuda
     found = "built for CUDA %s" % cuda if cuda else "built without CUDA"
     return BUILT_FOR_CUDA.compare(bool(cuda) and is_version(str(cuda), planned), found, "a build for CUDA %s" % planned)
 

@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Tensorflow
 
 _NAME = "TensorFlow"
 _NOT_LOCKED = "The environment differs from its lock file. " + REAPPLY
@@ -82,7 +83,7 @@ _NO_DEVICE = re.compile(r"unknown device|invalid device ordinal", re.IGNORECASE)
 
 def run(context: Context) -> list[Check]:
     """Run the probe, judge its output, and compare that with what users get."""
-    component = context.component("tensorflow")
+    component = context.plan.component(Tensorflow)
     if component is None:
         return not_planned(CHECKS, _NAME)
 
@@ -96,8 +97,8 @@ def run(context: Context) -> list[Check]:
     return users_environment.compare(context, [version, *others], probed)
 
 
-def _judge(context: Context, component: dict[str, Any], answer: Answer) -> list[Check]:
-    output, planned = framework_checks.parse(answer), str(component["version"])
+def _judge(context: Context, component: Tensorflow, answer: Answer) -> list[Check]:
+    output, planned = framework_checks.parse(answer), component.version
     if "version" not in output:
         return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
     tolerance = framework_checks.CONVOLUTION_TOLERANCE
@@ -159,11 +160,11 @@ def _without_cuda(output: dict[str, Any]) -> bool:
     return output["build"].get("is_cuda_build") is False
 
 
-def _from_wheels(component: dict[str, Any]) -> bool:
-    return component.get("cuda_libraries") != "system"
+def _from_wheels(component: Tensorflow) -> bool:
+    return component.cuda_libraries != "system"
 
 
-def _libraries(component: dict[str, Any], output: dict[str, Any], answer: Answer) -> Check:
+def _libraries(component: Tensorflow, output: dict[str, Any], answer: Answer) -> Check:
     """Judge which files TensorFlow loads; with wheels, none may come from outside the environment."""
     own = framework_checks.own_directory(output)
     expected = "each from the wheels in %s" % own if _from_wheels(component) else "each is found"
@@ -188,7 +189,7 @@ def _libraries(component: dict[str, Any], output: dict[str, Any], answer: Answer
 
 
 def _library_version(
-    spec: CheckSpec, name: str, context: Context, component: dict[str, Any], output: dict[str, Any], answer: Answer
+    spec: CheckSpec, name: str, context: Context, component: Tensorflow, output: dict[str, Any], answer: Answer
 ) -> Check:
     """Compare the version that the loaded library returns with that of the wheel, or of the plan."""
     if _without_cuda(output):
@@ -196,7 +197,8 @@ def _library_version(
     if _from_wheels(component):
         expected = dict(output["pinned"]).get(name)
     else:
-        expected = (context.component(name) or {}).get("version")
+        library = context.component(name)
+        expected = library.version if library else None
     if expected is None:
         return spec.unknown("the environment has no wheel of this library, nor the plan a version")
     if "called" not in output:

@@ -27,6 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 
@@ -72,12 +73,15 @@ class Options:
 
 
 def context(options: Options, root: str = "/", run: Run = command.run) -> model.Context:
-    """Return the input of the checks. With `expect_gpus` None the plan's number of GPUs is expected."""
+    """Return the input of the checks. With `expect_gpus` None the plan's number of GPUs is expected.
+
+    Raises records.RecordError for a plan of which a field is missing or of a wrong type.
+    """
+    plan = Planned.from_json(options.plan)
     run = command.patient(options.timeout_factor, run)
     driver_state = options.driver_state
     if driver_state == "auto":
         driver_state = "not_loaded" if options.kernel_module == "built" else "working"
-    planned_gpus = list(options.plan.get("gpus") or [])
     smi = nvidia_smi.read(nvidia_smi.find(), run)
     try:
         pci_gpus = len(pci.read(root)[0])
@@ -87,7 +91,8 @@ def context(options: Options, root: str = "/", run: Run = command.run) -> model.
     known = {field.name for field in dataclasses.fields(model.Context)}
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.name in known}
     given.update(
-        expect_gpus=len(planned_gpus) if options.expect_gpus is None else options.expect_gpus,
+        plan=plan,
+        expect_gpus=len(plan.gpus) if options.expect_gpus is None else options.expect_gpus,
         driver_state=driver_state,
         waivers=[model.Waiver(**waiver) for waiver in options.waivers],
     )

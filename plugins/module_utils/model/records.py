@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
 _JSON_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
-_UNIONS = (typing.Union, getattr(types, "UnionType", None))  # the second since Python 3.10
+_UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))  # the second since Python 3.10
 
 # Metadata of a field with the default None: in that case its key is absent from the JSON, and not null.
 OMITTED = {"omitted": True}

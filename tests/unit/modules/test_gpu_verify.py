@@ -79,6 +79,24 @@ def test_incomplete_plan_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "found the keys cuda" in result["msg"]
 
 
+@pytest.mark.parametrize(
+    ("component", "message"),
+    [
+        ({"version": "1.2.3"}, "plan.components.driver.kernel_modules: missing."),
+        ({"kernel_modules": "open"}, "plan.components.driver.version: missing."),
+        ({"version": 1.2, "kernel_modules": "open"}, "plan.components.driver.version: expected a string, found 1.2."),
+        ("1.2.3", "plan.components.driver: expected an object, found '1.2.3'."),
+    ],
+)
+def test_plan_with_a_damaged_component_is_refused(
+    capsys: pytest.CaptureFixture[str], component: Any, message: str
+) -> None:
+    result = run(capsys, plan={**PLAN, "components": {**PLAN["components"], "driver": component}})
+    assert result["failed"] is True
+    assert result["msg"] == f"{message} `plan` must be the complete plan, `{{{{ gpu_stack_plan }}}}`."
+    assert "verify" not in result
+
+
 def test_missing_action_plugin_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, plan=PLAN, cuda_check_source="")
     assert result["failed"] is True

@@ -30,6 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu as PciGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     cuda_errors,
     gpu_processes,
@@ -202,8 +203,7 @@ def ignored_by_tensorflow(context: Context, printed: str) -> list[str]:
     lines = dict.fromkeys(_IGNORED.findall(printed))
     if lines:
         return ["%s at %s with %s multiprocessors (at least %s)" % line for line in lines]
-    gpus = context.plan.get("gpus") or []
-    return [str(gpu.get("name") or gpu["pci_id"]) for gpu in gpus if gpu.get("left_out_by") == "tensorflow"]
+    return [gpu.name or gpu.pci_id for gpu in context.plan.gpus if gpu.left_out_by == "tensorflow"]
 
 
 # What is found when a check failed --------------------------------------------------------------------------------
@@ -296,7 +296,8 @@ def _find_libcuda(host: Host) -> Found | None:
     Where the loaded module is not the planned one, that explains the errors: the change has not been completed.
     """
     context = host.context
-    planned = str((context.component("driver") or {}).get("version"))
+    driver = context.component("driver")
+    planned = driver.version if driver else None
     loaded = proc_driver.read(context.root)
     first = ld_so.first(context.root, "libcuda.so")
     if first is None or (loaded is not None and loaded.version != planned):
@@ -318,7 +319,8 @@ def _find_libcuda(host: Host) -> Found | None:
 
 def _owner(context: Context, paths: set[str]) -> str | None:
     """Return the package that has a file, None if none has it or a planned package has."""
-    planned = {str(name).split("=")[0] for name in (context.component("driver") or {}).get("packages") or []}
+    driver = context.plan.component(Driver)
+    planned = {package.name for package in driver.packages} if driver else set()
     packages = database(context.root)
     for name, package in packages.read(_PACKAGES).items():
         if package.status == "installed" and name not in planned and paths & set(packages.files(name)):

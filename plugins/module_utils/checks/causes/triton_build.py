@@ -13,6 +13,7 @@ import re
 from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import FAIL, HOST, REAPPLY, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned, Pytorch
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 
 CHECKS = ("pytorch.triton",)
@@ -22,7 +23,7 @@ _NO_COMPILER = re.compile(r"^Failed to find C compiler\.")
 _NOT_COMPILED = re.compile(r"^Command '\['.*(/triton/.*|/(main|cuda_utils|driver))\.c'")
 
 
-def explain(plan: dict[str, Any], check: Check, output: dict[str, Any]) -> Check:
+def explain(plan: Planned, check: Check, output: dict[str, Any]) -> Check:
     """Return a failed check with what is missing and the packages, if that explains each GPU's failure.
 
     output: the probe's. Where gpuhost installs no packages (gpu_stack_scope=frameworks), it is a failure of the host.
@@ -30,16 +31,16 @@ def explain(plan: dict[str, Any], check: Check, output: dict[str, Any]) -> Check
     if check.status != FAIL:
         return check
     found, errors = output.get("compiles_with") or {}, [result.get("error", "") for result in output["triton"]]
-    planned = (plan.get("components") or {}).get("pytorch") or {}
+    planned = plan.component(Pytorch)
     if not found.get("compiler") and _all(_NO_COMPILER, errors):
-        missing, names = "no C compiler", planned.get("compiler_packages")
+        missing, names = "no C compiler", planned.compiler_packages if planned else ()
     elif found.get("compiler") and not found.get("has_headers", True) and _all(_NOT_COMPILED, errors):
-        missing, names = "no %s/Python.h" % found["headers"], planned.get("header_packages")
+        missing, names = "no %s/Python.h" % found["headers"], planned.header_packages if planned else ()
     else:
         return check
     install = "`%s`" % words.install(names) if names else "that of the environment's Python"
     remedy = "Triton, with which PyTorch compiles operations, finds %s on this host: %s. " % (missing, install)
-    if (plan.get("request") or {}).get("scope") == "frameworks":
+    if plan.request.scope == "frameworks":
         return dataclasses.replace(check, cause=HOST, setting=missing, remedy=remedy.strip())
     return dataclasses.replace(check, remedy=remedy + REAPPLY)
 

@@ -11,6 +11,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 
 from tests.doubles import simulated_cuda
 
@@ -46,10 +47,11 @@ def refuse(*args: object) -> command.Answer:
 
 
 def host(root: Path = Path("/nonexistent"), **changes: Any) -> model.Context:
-    """Return a host with two GPUs on which everything is as planned."""
+    """Return a host with two GPUs on which everything is as planned; plan: in JSON."""
     base = model.Context(
-        PLAN, str(root), refuse, 2, "loaded", "working", "/opt/tf", 2, nvidia_smi(), workspaces=(tempfile.gettempdir(),)
-    )
+        Planned.from_json(changes.pop("plan", PLAN)), str(root), refuse, 2, "loaded", "working", "/opt/tf", 2,
+        nvidia_smi(), workspaces=(tempfile.gettempdir(),),
+    )  # fmt: skip
     return dataclasses.replace(base, **changes)
 
 
@@ -93,10 +95,10 @@ def simulated_gpus(**changes: Any) -> NvidiaSmi:
 
 
 def cuda_host(run: Run, **changes: Any) -> model.Context:
-    """Return a host with three GPUs on which everything is as planned."""
+    """Return a host with three GPUs on which everything is as planned; plan: in JSON."""
     base = model.Context(
-        CUDA_PLAN, "/nonexistent", run, 3, "loaded", "working", "/opt/tf", 3, simulated_gpus(),
-        cuda_check_source=CUDA_SOURCE, workspaces=(tempfile.gettempdir(),),
+        Planned.from_json(changes.pop("plan", CUDA_PLAN)), "/nonexistent", run, 3, "loaded", "working", "/opt/tf", 3,
+        simulated_gpus(), cuda_check_source=CUDA_SOURCE, workspaces=(tempfile.gettempdir(),),
     )  # fmt: skip
     return dataclasses.replace(base, **changes)
 

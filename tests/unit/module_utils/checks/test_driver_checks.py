@@ -849,7 +849,7 @@ def test_security_floor_without_a_version_is_unknown(simulated: SimulatedHost, s
 
 def test_security_floor_counts_for_each_gpu(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     smi = of_versions("580.95.05", "580.82.07")
-    driver = {**PLAN["components"]["driver"], "security_floor": "580.95.05", "branch": 580}
+    driver = {**PLAN["components"]["driver"], "security_floor": "580.95.05", "branch": "580"}
     plan = {"components": {"driver": driver}}
     check = by_id(driver_checks.run(host(tmp_path, smi=smi, plan=plan)))["driver.security_floor"]
     assert (check.status, check.found) == ("warn", "driver 580.82.07")

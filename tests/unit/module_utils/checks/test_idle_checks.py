@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe, idle_checks, model
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from syrupy.assertion import SnapshotAssertion
 
 from tests.doubles import simulated_driver
@@ -137,7 +138,7 @@ def test_gpu_without_memory_of_its_own_is_judged_by_its_processes(host: Simulate
             "skip",
             "the NVIDIA driver is installed but not loaded, as this host's options request",
         ),
-        ({"plan": {"components": {}}}, "skip", "the plan has no driver"),
+        ({"plan": Planned()}, "skip", "the plan has no driver"),
         (
             {"gpu_jobs": "4242 (python3 train.py)"},
             "deferred",
@@ -163,7 +164,7 @@ def test_where_nothing_can_be_compared(judge: Judge, changes: dict[str, Any], st
 
 @pytest.mark.parametrize(
     "changes",
-    [{"plan": {"components": {}}}, {"driver_state": "not_loaded"}, {"gpu_jobs": "4242 (python3 train.py)"}],
+    [{"plan": Planned()}, {"driver_state": "not_loaded"}, {"gpu_jobs": "4242 (python3 train.py)"}],
 )
 def test_nvidia_smi_is_not_asked_where_nothing_is_compared(host: SimulatedHost, changes: dict[str, Any]) -> None:
     context = dataclasses.replace(host.context(), **changes)

@@ -15,7 +15,8 @@ from tests.unit.module_utils.checks.contexts import PROBE_FIXTURES, by_id, host
 
 
 def plan(*packages: str) -> dict[str, Any]:
-    return {"components": {"driver": {"packages": list(packages)}, "cuda": None}, "gpus": []}
+    driver = {"version": "595.71.05", "kernel_modules": "open", "packages": list(packages)}
+    return {"components": {"driver": driver, "cuda": None}, "gpus": []}
 
 
 @pytest.fixture
@@ -64,10 +65,10 @@ def test_texts_name_the_packages(root: Path, snapshot: SnapshotAssertion) -> Non
 
 @pytest.mark.parametrize("component", ["driver", "cuda", "cudnn", "nccl"])
 def test_packages_of_each_component_count(root: Path, component: str) -> None:
-    planned = {"components": {component: {"packages": ["nvidia-absent=1"]}}}
-    found = by_id(package_checks.run(host(root, plan=planned), "x86_64"))
+    planned = {"version": "1", "kernel_modules": "open", "packages": ["nvidia-absent=1"]}
+    found = by_id(package_checks.run(host(root, plan={"components": {component: planned}}), "x86_64"))
     assert found["packages.installed"].found == "nvidia-absent is not installed"
-    skipped = package_checks.run(host(root, plan={"components": {component: {"packages": None}}}), "x86_64")
+    skipped = package_checks.run(host(root, plan={"components": {component: {**planned, "packages": None}}}), "x86_64")
     assert {(check.status, check.reason) for check in skipped} == {("skip", "the plan has no package")}
 
 

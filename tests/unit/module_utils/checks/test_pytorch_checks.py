@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     pytorch_checks,
     verify,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from syrupy.assertion import SnapshotAssertion
 
 OWN = "/opt/gpuhost/environments/pytorch-2.15.0-py3.11-5fc5f6ce"
@@ -64,7 +65,7 @@ def context(
         return answer
 
     return model.Context(
-        plan={"components": {"pytorch": planned}},
+        plan=Planned.from_json({"components": {"pytorch": planned}}),
         root="/nonexistent",
         run=run,
         expect_gpus=gpus,

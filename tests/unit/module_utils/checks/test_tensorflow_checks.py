@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     model,
     tensorflow_checks,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from syrupy.assertion import SnapshotAssertion
 
 PREFIX = "/opt/gpuhost/environments/tensorflow-2.21.0-py3.11"
@@ -87,7 +88,9 @@ NO_VERSIONS = {"is_cuda_build": True, "is_rocm_build": False}
 
 def host(run: Callable[..., command.Answer], **changes: Any) -> model.Context:
     plan = {"components": {"tensorflow": {"version": "2.21.0", "cuda_libraries": "wheel"}}}
-    base = model.Context(plan, "/nonexistent", run, 2, "loaded", "working", PREFIX, 2, None)
+    base = model.Context(
+        Planned.from_json(changes.pop("plan", plan)), "/nonexistent", run, 2, "loaded", "working", PREFIX, 2, None
+    )
     return dataclasses.replace(base, **changes)
 
 

@@ -10,18 +10,23 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_checks, driver_checks, model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 
 from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, host, prints
 from tests.unit.module_utils.simulated_host import H200, SimulatedHost, use_simulated_nvidia_smi
 
 
-def test_error_in_a_group_makes_its_checks_unknown_and_the_other_groups_run() -> None:
-    plan = {"components": {"driver": {"packages": []}, "cuda": None, "tensorflow": None}}
-    evidence = verify.verify(host(plan=plan, kernel_module="not_managed", smi=None))
+def erring(host: SimulatedHost) -> model.Context:
+    """Return the context of a host whose driver checks end with an error: no kernel module has the planned flavour."""
+    host.write("lib/modules/6.8.0-41-generic/kernel/x.ko", "")
+    plan = {"components": {"driver": {"version": "595.71.05", "kernel_modules": "none"}}}
+    return dataclasses.replace(host.context(), plan=Planned.from_json(plan))
+
+
+def test_error_in_a_group_makes_its_checks_unknown_and_the_other_groups_run(tmp_path: Path) -> None:
+    evidence = verify.verify(erring(SimulatedHost(tmp_path, [H200])))
     unknown = {check["id"]: check["reason"] for check in evidence["checks"] if check["status"] == "unknown"}
-    with_error = {
-        check_id for check_id, reason in unknown.items() if "KeyError: 'version' (driver_checks.py:" in reason
-    }
+    with_error = {check_id for check_id, reason in unknown.items() if "KeyError: 'none' (driver_checks.py:" in reason}
     assert with_error == {spec.id for spec in driver_checks.CHECKS}
     assert {check["id"] for check in evidence["checks"]} > {"cuda.nvcc_version", "tensorflow.version", "packages.held"}
 
@@ -161,8 +166,7 @@ def test_a_check_without_an_answer_is_compared_with_the_last_verification(
 ) -> None:
     host = SimulatedHost(tmp_path, [H200])
     host.write("var/lib/gpuhost/verified.json", record)
-    plan = {"components": {"driver": {"packages": []}}}  # without a version: the driver's checks end with an error
-    evidence = verify.verify(dataclasses.replace(host.context(), plan=plan))
+    evidence = verify.verify(erring(host))
     assert evidence["answered_before"] == answered
 
 

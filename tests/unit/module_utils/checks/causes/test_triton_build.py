@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import triton_build
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.pytorch_checks import TRITON
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 
 # Older releases of Triton compile copies in a temporary directory (sgl-project/sglang#1240).
 NO_HEADERS_OLD = "Command '['/usr/bin/gcc', '/tmp/tmpiqsmmwlt/main.c', '-O3', '-I/usr/local/lib/python3.10/dist"
@@ -25,8 +26,9 @@ FOUND = {"compiler": "/usr/bin/gcc", "headers": "/usr/include/python3.12", "has_
 
 def explained(error: str, headers: tuple[str, ...] = ("python3.12-dev",), scope: str = "host", **found: Any) -> Any:
     """Return the check of two GPUs that failed with an error, on a host with these parts of FOUND changed."""
-    planned = {"compiler_packages": ["gcc", "libc6-dev"], "header_packages": list(headers)}
-    plan = {"components": {"pytorch": planned}, "request": {"scope": scope}}
+    planned = {"version": "2.15.0", "cuda": "13.2", "compiler_packages": ["gcc", "libc6-dev"]}
+    planned["header_packages"] = list(headers)
+    plan = Planned.from_json({"components": {"pytorch": planned}, "request": {"scope": scope}})
     output = {
         "triton": [{"device": f"cuda:{n}", "error": error} for n in range(2)],
         "compiles_with": {**FOUND, **found},
@@ -72,7 +74,7 @@ def test_one_gpu_that_fails_of_something_else_is_not_explained() -> None:
     results = [{"device": "cuda:0", "error": NO_HEADERS}, {"device": "cuda:1", "difference": 0.5, "ran_on": "cuda:1"}]
     output = {"triton": results, "compiles_with": {**FOUND, "has_headers": False}}
     check = TRITON.compare(False, "", "", TRITON.remedy)
-    assert triton_build.explain({"request": {"scope": "frameworks"}}, check, output) == check
+    assert triton_build.explain(Planned.from_json({"request": {"scope": "frameworks"}}), check, output) == check
 
 
 def test_a_python_that_no_package_has_needs_its_own_headers() -> None:

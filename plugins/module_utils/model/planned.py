@@ -1,0 +1,144 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks of a host read of its plan, gpu_stack_plan; that of an earlier release after a rollback."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping, Optional, Tuple, Type, TypeVar
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+
+
+class Component:
+    """A component of the plan: one of KINDS, each a record with what its checks read."""
+
+    version: str
+
+
+class Packaged(Component):
+    """A component that consists of packages."""
+
+    packages: Tuple[Package, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Driver(Packaged):
+    """The planned driver; see the controller's DriverComponent."""
+
+    version: str
+    kernel_modules: str
+    branch: Optional[str] = None
+    module_source: str = "dkms"
+    security_floor: Optional[str] = None
+    packages: Tuple[Package, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cuda(Packaged):
+    """The planned toolkit; version: its series, such as 13.2; home: where it is, empty for its usual directory."""
+
+    version: str
+    home: str = ""
+    packages: Tuple[Package, ...] = ()
+
+    @property
+    def nvcc(self) -> str:
+        """The path of the compiler."""
+        return (self.home or "/usr/local/cuda-%s" % self.version) + "/bin/nvcc"
+
+
+@dataclasses.dataclass(frozen=True)
+class Library(Packaged):
+    """The planned cuDNN or NCCL."""
+
+    version: str
+    packages: Tuple[Package, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensorflow(Component):
+    """The planned TensorFlow; cuda_libraries: from the `wheel` or from the `system`."""
+
+    version: str
+    cuda_libraries: str = "wheel"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pytorch(Component):
+    """The planned PyTorch; cuda: the release that it is built for.
+
+    compiler_packages, header_packages: the packages that Triton compiles with, empty where the plan names none.
+    """
+
+    version: str
+    cuda: str
+    compiler_packages: Tuple[str, ...] = ()
+    header_packages: Tuple[str, ...] = ()
+
+
+C = TypeVar("C", bound=Component)
+# By the name of the component, in the order of a plan.
+KINDS: Mapping[str, Type[Component]] = {
+    "driver": Driver,
+    "cuda": Cuda,
+    "cudnn": Library,
+    "nccl": Library,
+    "tensorflow": Tensorflow,
+    "pytorch": Pytorch,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU that was planned for; left_out_by: the framework that does not use it, if one does not."""
+
+    pci_id: str = ""
+    name: str = ""
+    compute_capability: Optional[str] = None
+    left_out_by: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Warned:
+    """A warning of the plan."""
+
+    code: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Requested:
+    """What was requested; scope: gpu_stack_scope."""
+
+    scope: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A plan; components: by name, without those that it leaves out."""
+
+    gpus: Tuple[Gpu, ...] = ()
+    warnings: Tuple[Warned, ...] = ()
+    request: Requested = Requested()
+    components: Mapping[str, Component] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, plan: Mapping[str, Any]) -> Planned:
+        """Read the fact gpu_stack_plan; raises records.RecordError with the path of a wrong field."""
+        given = plan.get("components") or {}
+        components = {
+            name: records.from_json(kind, given[name], "plan.components." + name)
+            for name, kind in KINDS.items()
+            if given.get(name) is not None
+        }
+        others = {name: value for name, value in plan.items() if name != "components"}
+        return dataclasses.replace(records.from_json(cls, others, "plan"), components=components)
+
+    def component(self, kind: Type[C]) -> C | None:
+        """Return the planned component of a kind of its own, None if the plan has none."""
+        return next((component for component in self.components.values() if isinstance(component, kind)), None)
+
+    def packaged(self) -> list[Packaged]:
+        """Return the planned components that consist of packages."""
+        return [component for component in self.components.values() if isinstance(component, Packaged)]

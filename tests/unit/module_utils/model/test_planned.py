@@ -1,0 +1,57 @@
+"""The plan as the checks of a host read it: one of this release, and what an earlier one recorded on a host."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+PLANNED = json.loads((FIXTURES / "plan/planned.json").read_text())
+RECORDED = json.loads((FIXTURES / "state/4f3b739/installed/verified.json").read_text())["plan"]
+
+
+@pytest.mark.parametrize("plan", [PLANNED, RECORDED], ids=["this release", "4f3b739"])
+def test_fields_are_those_of_the_json(plan: dict[str, Any]) -> None:
+    found = Planned.from_json(plan)
+    given = {name: component for name, component in plan["components"].items() if component}
+    assert {name: component.version for name, component in found.components.items()} == {
+        name: component["version"] for name, component in given.items()
+    }
+    packages = {package["packages"][0] for package in given.values() if "packages" in package}
+    assert {str(component.packages[0]) for component in found.packaged()} == packages
+    assert [gpu.compute_capability for gpu in found.gpus] == ["9.0", "9.0"]
+    assert [warning.code for warning in found.warnings] == [warning["code"] for warning in plan["warnings"]]
+    assert found.request.scope == "host"
+
+
+def test_a_component_is_found_by_its_kind() -> None:
+    found = Planned.from_json(RECORDED)
+    assert found.component(planned.Driver) is found.components["driver"]
+    assert found.component(planned.Pytorch) is None
+    assert found.components["cuda"] == found.component(planned.Cuda)
+
+
+def test_every_component_of_a_plan_is_read() -> None:
+    assert tuple(planned.KINDS) == COMPONENTS
+
+
+@pytest.mark.parametrize("plan", [{}, {"components": None}, {"components": {"cuda": None}, "gpus": None}])
+def test_what_is_not_planned_is_left_out(plan: dict[str, Any]) -> None:
+    assert Planned.from_json(plan) == Planned()
+
+
+@pytest.mark.parametrize(
+    ("home", "nvcc"),
+    [(None, "/usr/local/cuda-13.2/bin/nvcc"), ("", "/usr/local/cuda-13.2/bin/nvcc"), ("/x", "/x/bin/nvcc")],
+)
+def test_path_of_nvcc(home: str | None, nvcc: str) -> None:
+    plan = {"components": {"cuda": {"version": "13.2", "home": home}}}
+    cuda = Planned.from_json(plan).component(planned.Cuda)
+    assert cuda is not None
+    assert cuda.nvcc == nvcc
