@@ -30,6 +30,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Symptom,
     stable,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output, Result
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 
@@ -132,8 +134,8 @@ def of_sitecustomize(context: Context, check: Check, framework: str, path: str) 
         return check
     answer = run_probe(context, framework, path, sitecustomize=False)
     output = parse(answer)
-    origin = os.path.realpath(str(output.get("sitecustomize") or "/"))
-    if "version" not in output or origin == "/" or in_directory(origin, own_directory(output)):
+    origin = os.path.realpath(output.sitecustomize or "/")
+    if output.version is None or origin == "/" or in_directory(origin, own_directory(output)):
         return check
     named = "/" + os.path.relpath(origin, context.root)
     return dataclasses.replace(
@@ -145,13 +147,13 @@ def of_sitecustomize(context: Context, check: Check, framework: str, path: str) 
     )
 
 
-def parse(answer: Answer) -> dict[str, Any]:
-    """Return all parts of the probe's output merged into one object. Raise ValueError for a part that is not JSON."""
-    output: dict[str, Any] = {}
+def parse(answer: Answer) -> Output:
+    """Return all parts of the probe's output, of each the last. Raise ValueError for what is not the probe's JSON."""
+    parts: dict[str, Any] = {}
     for line in answer.output.splitlines():
         if line.startswith(framework_probe.MARK):
-            output.update(json.loads(line[len(framework_probe.MARK) :]))
-    return output
+            parts.update(json.loads(line[len(framework_probe.MARK) :]))
+    return records.from_json(Output, parts, "the probe")
 
 
 def not_imported(specs: tuple[CheckSpec, ...], label: str, answer: Answer, planned: str) -> list[Check]:
@@ -184,60 +186,58 @@ def _of_process(answer: Answer, seen: int | None, other: bool = False) -> Sympto
     return Symptom(frozenset((None, number) for number in numbers), seen, other and not numbers)
 
 
-def ended_early(output: dict[str, Any], answer: Answer) -> str | None:
+def ended_early(output: Output, answer: Answer) -> str | None:
     """Return how the process ended if it did so before its last part, or with an error; None if it ended well."""
-    if output.get("ended") and answer.exit_code == 0:
+    if output.ended and answer.exit_code == 0:
         return None
     ending = Answer(answer.exit_code, b"", answer.stderr).ending()
-    when = "after it computed" if output.get("ended") else "before it listed what computing loads"
+    when = "after it computed" if output.ended else "before it listed what computing loads"
     return "the process ended %s: %s" % (when, ending)
 
 
-def devices(context: Context, spec: CheckSpec, label: str, output: dict[str, Any], answer: Answer) -> Check:
+def devices(context: Context, spec: CheckSpec, label: str, output: Output, answer: Answer) -> Check:
     """Compare the number of GPUs that the framework lists with the expected one."""
     expected = "%d" % context.expect_gpus
-    if "devices" not in output:
+    if output.devices is None:
         return not_printed(spec, label, answer, expected)
-    count, reason = len(list(output["devices"])), context.no_device_reason
+    count, reason = len(output.devices), context.no_device_reason
     if reason is not None and count == 0:
         return spec.skip(reason, "0")
     check = spec.compare(count == context.expect_gpus, "%d" % count, expected)
     return dataclasses.replace(check, symptom=Symptom(seen=count) if count else _of_process(answer, 0))
 
 
-def foreign_libraries(output: dict[str, Any]) -> list[str]:
+def foreign_libraries(output: Output) -> list[str]:
     """Return the CUDA libraries in the process that are not in the environment.
 
     cuDNN's parts may be the system's if they are of the same release: libcudnn.so.9 of cuDNN 9.28.0 first looks for
     libcudnn_graph.so.9.28.0, a name that NVIDIA's packages have and its wheels lack (seen with LD_DEBUG=libs).
     """
-    own, cudnn = own_directory(output), decoded(dict(output.get("called") or {}).get("cudnn"))
+    own, cudnn = own_directory(output), decoded((output.called or {}).get("cudnn"))
 
     def is_foreign(path: str) -> bool:
         is_same = framework_probe.named(path).startswith("libcudnn_") and path.endswith(".so.%s" % cudnn)
         return not in_directory(path, own) and not is_same
 
-    return ["%s from %s" % (framework_probe.named(path), path) for path in _mapped(output) if is_foreign(path)]
+    return ["%s from %s" % (framework_probe.named(path), path) for path in output.libraries or () if is_foreign(path)]
 
 
-def missing_libraries(output: dict[str, Any]) -> list[str]:
+def missing_libraries(output: Output) -> list[str]:
     """Return the needed libraries that the process has not loaded."""
-    names = {framework_probe.named(path) for path in _mapped(output)}
+    names = {framework_probe.named(path) for path in output.libraries or ()}
     return [name for name in framework_probe.NEEDED if name not in names]
 
 
-def loaded_text(output: dict[str, Any]) -> str:
+def loaded_text(output: Output) -> str:
     """Return the names of the loaded libraries."""
-    return ", ".join(sorted({framework_probe.named(path) for path in _mapped(output)}))
+    return ", ".join(sorted({framework_probe.named(path) for path in output.libraries or ()}))
 
 
-def _mapped(output: dict[str, Any]) -> list[str]:
-    return [str(path) for path in output["libraries"]]
-
-
-def own_directory(output: dict[str, Any]) -> str:
-    """Return the environment's directory, with a slash at its end."""
-    return str(output["prefix"]).rstrip("/") + "/"
+def own_directory(output: Output) -> str:
+    """Return the environment's directory, with a slash at its end. Raise ValueError where it was not printed."""
+    if not output.prefix:
+        raise ValueError("the probe printed no directory of its environment")
+    return output.prefix.rstrip("/") + "/"
 
 
 def in_directory(path: str, directory: str) -> bool:
@@ -245,40 +245,37 @@ def in_directory(path: str, directory: str) -> bool:
     return os.path.realpath(path).startswith(directory)
 
 
-def shadowed_remedy(output: dict[str, Any], label: str) -> str:
+def shadowed_remedy(output: Output, label: str) -> str:
     """Return the remedy for a library that is loaded from outside the environment."""
-    search = "LD_LIBRARY_PATH is %s. " % output["search_path"] if output.get("search_path") else ""
+    search = "LD_LIBRARY_PATH is %s. " % output.search_path if output.search_path else ""
     return search + (
         "Another library takes precedence over %s's own, or its own is missing. Remove LD_LIBRARY_PATH from "
         "/etc/environment, /etc/profile.d and root's profile. Otherwise: %s" % (label, REAPPLY)
     )
 
 
-def loaded(framework: str, output: dict[str, Any]) -> dict[str, str] | None:
+def loaded(framework: str, output: Output) -> dict[str, str] | None:
     """Return the version that is recorded beside the framework's library in the process, and its environment."""
-    found = output.get("loaded")
-    if not found or not found.get("version"):
+    found = output.loaded
+    if found is None or not found.version:
         return None
-    environment = os.path.basename(str(found["path"]).split("/lib/python", 1)[0])
-    return {framework: "%s (%s)" % (found["version"], environment)}
+    environment = os.path.basename(found.path.split("/lib/python", 1)[0])
+    return {framework: "%s (%s)" % (found.version, environment)}
 
 
-def computed(
-    context: Context, spec: CheckSpec, label: str, output: dict[str, Any], answer: Answer, tolerance: float
-) -> Check:
+def computed(context: Context, spec: CheckSpec, label: str, output: Output, answer: Answer, tolerance: float) -> Check:
     """Judge the results of a computation: one on each GPU, or on the CPU if there is none."""
-    part = spec.id.split(".", 1)[1]
+    results = output.results(spec.id.split(".", 1)[1])
     reason = context.no_device_reason
-    gpus = len(list(output["devices"])) if "devices" in output else 0
+    gpus = len(output.devices or ())
     wanted = context.expect_gpus if reason is None else gpus
     expected = "each of %d GPUs agrees to %g of the largest element" % (wanted, tolerance)
-    if part not in output:
+    if results is None:
         return not_printed(spec, label, answer, expected)
-    results = list(output[part])
-    passed = bool(results) and all(right(result, tolerance) for result in results)
+    passed = bool(results) and all(result.is_right(tolerance) for result in results)
     found = "; ".join(_results_text(results)) or "no result"
     if gpus:
-        every = len({result["device"] for result in results}) == len(results) == wanted
+        every = len({result.device for result in results}) == len(results) == wanted
         found = found if every else "%s (%d GPUs)" % (found, len(results))
         check = spec.compare(passed and every, found, expected, finding=_computed_finding(results, tolerance))
         return dataclasses.replace(check, symptom=_of_results(context, results, tolerance, wanted))
@@ -293,45 +290,40 @@ def computed(
     return spec.skip(reason, found)
 
 
-def _of_results(context: Context, results: list[dict[str, Any]], tolerance: float, wanted: int) -> Symptom:
+def _of_results(context: Context, results: Sequence[Result], tolerance: float, wanted: int) -> Symptom:
     """Return what a known cause may explain of the results: each GPU's errors of CUDA."""
     addresses = {gpu.index: gpu.pci_address for gpu in context.smi_gpus}
     errors, other = set(), False
     for result in results:
-        if right(result, tolerance):
+        if result.is_right(tolerance):
             continue
-        numbers = cuda_errors.numbers(str(result.get("error", "")))
-        digits = re.search(r"\d+$", str(result["device"]))
+        numbers = cuda_errors.numbers(result.error or "")
+        digits = re.search(r"\d+$", result.device)
         at = addresses.get(int(digits.group())) if digits else None
         errors |= {(at, number) for number in numbers}
         other = other or not numbers
     return Symptom(frozenset(errors), None if len(results) == wanted else len(results), other)
 
 
-def right(result: dict[str, Any], tolerance: float) -> bool:
-    """Return whether a result was computed on its device and is close enough; NaN is not."""
-    return "error" not in result and result["ran_on"] == result["device"] and result["difference"] <= tolerance
-
-
-def _computed_finding(results: list[dict[str, Any]], tolerance: float) -> str:
+def _computed_finding(results: Sequence[Result], tolerance: float) -> str:
     """Return which devices computed, and what is wrong on each that did not compute right."""
     texts = [
         "%s %s%s" % (
-            result["device"],
-            stable(str(result["error"])) if "error" in result else "right" if right(result, tolerance) else "differs",
-            ", ran on %s" % result["ran_on"] if result.get("ran_on", result["device"]) != result["device"] else "",
+            result.device,
+            stable(result.error) if result.error is not None else "right" if result.is_right(tolerance) else "differs",
+            ", ran on %s" % result.elsewhere if result.elsewhere else "",
         )
         for result in results
     ]  # fmt: skip
     return "; ".join(texts) or "no result"
 
 
-def _results_text(results: list[dict[str, Any]]) -> Iterator[str]:
+def _results_text(results: Sequence[Result]) -> Iterator[str]:
     for result in results:
-        text = str(result["error"]) if "error" in result else "differs by %.1e" % result["difference"]
-        if "ran_on" in result and result["ran_on"] != result["device"]:
-            text += ", ran on %s" % result["ran_on"]
-        yield "%s %s" % (result["device"], text)
+        text = "differs by %.1e" % result.difference if result.error is None else result.error
+        if result.elsewhere:
+            text += ", ran on %s" % result.elsewhere
+        yield "%s %s" % (result.device, text)
 
 
 def decoded(number: Any) -> str | None:

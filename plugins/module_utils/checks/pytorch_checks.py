@@ -8,7 +8,7 @@ skips that matter.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     CheckSpec,
     Context,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Pytorch
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack
 
@@ -92,11 +93,11 @@ def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
 
 def _judge(context: Context, component: Pytorch, answer: Answer) -> list[Check]:
     output, planned = framework_checks.parse(answer), component.version
-    if "version" not in output:
+    if output.version is None:
         return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
     tolerance = framework_checks.CONVOLUTION_TOLERANCE
     return [
-        _version(output, planned),
+        _version(output, output.version, planned),
         _built_for_cuda(output, component),
         _libraries(output, answer),
         framework_checks.devices(context, DEVICES, _NAME, output, answer),
@@ -106,42 +107,39 @@ def _judge(context: Context, component: Pytorch, answer: Answer) -> list[Check]:
     ]
 
 
-def _triton(context: Context, output: dict[str, Any], answer: Answer) -> Check:
+def _triton(context: Context, output: Output, answer: Answer) -> Check:
     check = framework_checks.computed(context, TRITON, _NAME, output, answer, framework_checks.TOLERANCE)
-    return triton_build.explain(context.plan, check, output) if "triton" in output else check
+    return triton_build.explain(context.plan, check, output) if output.triton is not None else check
 
 
-def _version(output: dict[str, Any], planned: str) -> Check:
+def _version(output: Output, version: str, planned: str) -> Check:
     """Compare the version without its local part: the wheel 2.15.0 reports itself as 2.15.0+cu132."""
-    version, loaded = str(output["version"]), framework_checks.loaded("pytorch", output)
-    versions = {"pytorch": version.split("+")[0]}
+    versions, loaded = {"pytorch": version.split("+")[0]}, framework_checks.loaded("pytorch", output)
     return VERSION.compare(is_version(version, planned), version, planned, versions=versions, loaded=loaded)
 
 
-def _built_for_cuda(output: dict[str, Any], component: Pytorch) -> Check:
-    cuda, planned = output["cuda"], component.cuda
+def _built_for_cuda(output: Output, component: Pytorch) -> Check:
+    cuda, planned = output.cuda, component.cuda
     found = "built for CUDA %s" % cuda if cuda else "built without CUDA"
-    return BUILT_FOR_CUDA.compare(bool(cuda) and is_version(str(cuda), planned), found, "a build for CUDA %s" % planned)
+    return BUILT_FOR_CUDA.compare(
+        cuda is not None and is_version(cuda, planned), found, "a build for CUDA %s" % planned
+    )
 
 
-def _libraries(output: dict[str, Any], answer: Answer) -> Check:
+def _libraries(output: Output, answer: Answer) -> Check:
     own = framework_checks.own_directory(output)
     expected = "each from the wheels in %s, in their versions" % own
-    if not output["cuda"]:
+    if not output.cuda:
         return CUDA_LIBRARIES.skip("PyTorch was built without CUDA, see pytorch.built_for_cuda")
-    if "libraries" not in output or "called" not in output:
+    if output.libraries is None or output.called is None:
         return framework_checks.not_printed(CUDA_LIBRARIES, _NAME, answer, expected)
     wrong = ["%s is not loaded" % name for name in framework_checks.missing_libraries(output)]
     wrong += framework_checks.foreign_libraries(output)
-    good, called, pinned = (
-        [framework_checks.loaded_text(output) + " from the wheels"],
-        output["called"],
-        output["pinned"],
-    )
+    good = [framework_checks.loaded_text(output) + " from the wheels"]
     for name in ("cudnn", "nccl"):
-        version, pin = framework_checks.decoded(called.get(name)), pinned.get(name)
+        version, pin = framework_checks.decoded(output.called.get(name)), output.pinned.get(name)
         good.append("%s returns %s" % (name, version))
-        if pin is None or version is None or not is_version(str(pin), version):
+        if pin is None or version is None or not is_version(pin, version):
             wrong.append("%s returns %s when called, its wheel is %s" % (name, version, pin))
     early = framework_checks.ended_early(output, answer)
     if early is not None and not wrong:

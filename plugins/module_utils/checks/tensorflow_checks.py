@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Sequence
+from typing import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Tensorflow
 
 _NAME = "TensorFlow"
@@ -99,11 +100,11 @@ def run(context: Context) -> list[Check]:
 
 def _judge(context: Context, component: Tensorflow, answer: Answer) -> list[Check]:
     output, planned = framework_checks.parse(answer), component.version
-    if "version" not in output:
+    if output.version is None:
         return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
     tolerance = framework_checks.CONVOLUTION_TOLERANCE
     checks = [
-        _version(output, planned),
+        _version(output, output.version, planned),
         _built_for_cuda(output),
         framework_checks.devices(context, DEVICES, _NAME, output, answer),
         _libraries(component, output, answer),
@@ -116,63 +117,59 @@ def _judge(context: Context, component: Tensorflow, answer: Answer) -> list[Chec
     return [_without_ignored(context, check, output, ignored) for check in checks] if ignored else checks
 
 
-def _without_ignored(context: Context, check: Check, output: dict[str, Any], ignored: list[str]) -> Check:
+def _without_ignored(context: Context, check: Check, output: Output, ignored: list[str]) -> Check:
     """Skip the GPUs that TensorFlow ignores, if it used all others well."""
     spec = next((spec for spec in USES_GPUS if spec.id == check.id), None)
     if spec is None or check.status != FAIL:
         return check
     used = context.expect_gpus - len(ignored)
     if spec is DEVICES:
-        is_right = len(list(output.get("devices") or [])) == used
+        is_right = len(output.devices or ()) == used
     else:
         part = check.id.split(".", 1)[1]
-        results = list(output.get(part) or [])
-        right = [result for result in results if framework_checks.right(result, _TOLERANCES[part])]
+        results = output.results(part) or ()
+        right = [result for result in results if result.is_right(_TOLERANCES[part])]
         # Releases that list the ignored GPU, too, refuse to compute on it.
         others = [result for result in results if result not in right]
-        is_right = len(right) == used > 0 and all(_NO_DEVICE.search(str(other.get("error"))) for other in others)
+        is_right = len(right) == used > 0 and all(_NO_DEVICE.search(str(other.error)) for other in others)
     if not is_right:
         return check
     reason = "TensorFlow leaves out %s, beside a larger GPU: TF_MIN_GPU_MULTIPROCESSOR_COUNT sets how many it must have"
     return spec.skip(reason % ", ".join(ignored), check.found)
 
 
-def _version(output: dict[str, Any], planned: str) -> Check:
-    version, loaded = str(output["version"]), framework_checks.loaded("tensorflow", output)
-    versions, keras = {"tensorflow": version}, output.get("keras") or {}
-    if "error" in keras or keras.get("backend", "tensorflow") != "tensorflow":
-        found = keras.get("error") or "Keras %(version)s computes with %(backend)s" % keras
+def _version(output: Output, version: str, planned: str) -> Check:
+    versions, loaded = {"tensorflow": version}, framework_checks.loaded("tensorflow", output)
+    keras = output.keras
+    if keras.error is not None or keras.backend != "tensorflow":
+        found = keras.error or "Keras %s computes with %s" % (keras.version, keras.backend)
         return VERSION.compare(False, "%s; importing its Keras: %s" % (version, found), planned)
     return VERSION.compare(is_version(version, planned), version, planned, versions=versions, loaded=loaded)
 
 
-def _built_for_cuda(output: dict[str, Any]) -> Check:
-    build = output["build"]
-    if build.get("is_cuda_build") is False:
+def _built_for_cuda(output: Output) -> Check:
+    build = output.build
+    if build.without_cuda:
         return BUILT_FOR_CUDA.compare(False, "built without CUDA")
-    absent = [name for name in ("is_cuda_build", "cuda_version", "cudnn_version") if not build.get(name)]
+    absent = [name for name in ("is_cuda_build", "cuda_version", "cudnn_version") if not getattr(build, name)]
     if absent:
         return BUILT_FOR_CUDA.unknown("the build information of TensorFlow has no " + ", ".join(absent))
-    return BUILT_FOR_CUDA.compare(True, "built for CUDA %(cuda_version)s, cuDNN %(cudnn_version)s" % build)
-
-
-def _without_cuda(output: dict[str, Any]) -> bool:
-    return output["build"].get("is_cuda_build") is False
+    return BUILT_FOR_CUDA.compare(True, "built for CUDA %s, cuDNN %s" % (build.cuda_version, build.cudnn_version))
 
 
 def _from_wheels(component: Tensorflow) -> bool:
     return component.cuda_libraries != "system"
 
 
-def _libraries(component: Tensorflow, output: dict[str, Any], answer: Answer) -> Check:
+def _libraries(component: Tensorflow, output: Output, answer: Answer) -> Check:
     """Judge which files TensorFlow loads; with wheels, none may come from outside the environment."""
     own = framework_checks.own_directory(output)
     expected = "each from the wheels in %s" % own if _from_wheels(component) else "each is found"
-    if _without_cuda(output):
+    if output.build.without_cuda:
         return LIBRARIES.skip("TensorFlow was built without CUDA, see tensorflow.built_for_cuda")
-    if "libraries" not in output:
+    if output.libraries is None:
         return framework_checks.not_printed(LIBRARIES, _NAME, answer, expected)
-    asked, errors = dict(output["asked"]), dict(output["errors"])
+    asked, errors = output.asked, output.errors
     wrong = framework_checks.foreign_libraries(output) if _from_wheels(component) else []
     missing = framework_checks.missing_libraries(output)
     wrong += ["%s: %s" % (asked[name], errors.get(asked[name], "not loaded")) for name in missing if name in asked]
@@ -189,24 +186,23 @@ def _libraries(component: Tensorflow, output: dict[str, Any], answer: Answer) ->
 
 
 def _library_version(
-    spec: CheckSpec, name: str, context: Context, component: Tensorflow, output: dict[str, Any], answer: Answer
+    spec: CheckSpec, name: str, context: Context, component: Tensorflow, output: Output, answer: Answer
 ) -> Check:
     """Compare the version that the loaded library returns with that of the wheel, or of the plan."""
-    if _without_cuda(output):
+    if output.build.without_cuda:
         return spec.skip("TensorFlow was built without CUDA, see tensorflow.built_for_cuda")
     if _from_wheels(component):
-        expected = dict(output["pinned"]).get(name)
+        expected = output.pinned.get(name)
     else:
         library = context.component(name)
         expected = library.version if library else None
     if expected is None:
         return spec.unknown("the environment has no wheel of this library, nor the plan a version")
-    if "called" not in output:
-        return framework_checks.not_printed(spec, _NAME, answer, str(expected))
-    called = dict(output["called"])
-    if name not in called:
+    if output.called is None:
+        return framework_checks.not_printed(spec, _NAME, answer, expected)
+    if name not in output.called:
         return spec.unknown("the library is not loaded, see tensorflow.libraries")
-    version = framework_checks.decoded(called[name])
+    version = framework_checks.decoded(output.called[name])
     if version is None:
         return spec.unknown("the library returns no version")
-    return spec.compare(is_version(str(expected), version), version, str(expected))
+    return spec.compare(is_version(expected, version), version, expected)

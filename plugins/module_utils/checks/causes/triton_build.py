@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Iterable
+from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import FAIL, HOST, REAPPLY, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned, Pytorch
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 
@@ -23,19 +24,19 @@ _NO_COMPILER = re.compile(r"^Failed to find C compiler\.")
 _NOT_COMPILED = re.compile(r"^Command '\['.*(/triton/.*|/(main|cuda_utils|driver))\.c'")
 
 
-def explain(plan: Planned, check: Check, output: dict[str, Any]) -> Check:
+def explain(plan: Planned, check: Check, output: Output) -> Check:
     """Return a failed check with what is missing and the packages, if that explains each GPU's failure.
 
     output: the probe's. Where gpuhost installs no packages (gpu_stack_scope=frameworks), it is a failure of the host.
     """
     if check.status != FAIL:
         return check
-    found, errors = output.get("compiles_with") or {}, [result.get("error", "") for result in output["triton"]]
+    found, errors = output.compiles_with, [result.error or "" for result in output.triton or ()]
     planned = plan.component(Pytorch)
-    if not found.get("compiler") and _all(_NO_COMPILER, errors):
+    if not found.compiler and _all(_NO_COMPILER, errors):
         missing, names = "no C compiler", planned.compiler_packages if planned else ()
-    elif found.get("compiler") and not found.get("has_headers", True) and _all(_NOT_COMPILED, errors):
-        missing, names = "no %s/Python.h" % found["headers"], planned.header_packages if planned else ()
+    elif found.compiler and not found.has_headers and _all(_NOT_COMPILED, errors):
+        missing, names = "no %s/Python.h" % found.headers, planned.header_packages if planned else ()
     else:
         return check
     install = "`%s`" % words.install(names) if names else "that of the environment's Python"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, framework_probe, model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 
@@ -58,6 +60,12 @@ def host(root: Path = Path("/nonexistent"), **changes: Any) -> model.Context:
 def without(name: str) -> dict[str, Any]:
     """Return the plan without a component."""
     return {**PLAN, "components": {**PLAN["components"], name: None}}
+
+
+def probe_output(**parts: Any) -> Output:
+    """Return what the probe of a framework printed if it printed these parts."""
+    line = f"{framework_probe.MARK}{json.dumps(parts)}\n"
+    return framework_checks.parse(command.Answer(0, line.encode(), b""))
 
 
 def by_id(checks: list[model.Check]) -> dict[str, model.Check]:

@@ -18,9 +18,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.framework_probe import MARK
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import CheckSpec
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
 from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.module_utils.checks.contexts import host
+from tests.unit.module_utils.checks.contexts import host, probe_output
 
 SPEC = CheckSpec("a.b", measures="m", expected="e", skipped="s", remedy="r")
 SPECS = (CheckSpec("x.version", "m", "e", "s", "r"), SPEC)
@@ -99,15 +100,21 @@ def test_a_release_that_is_not_known_to_run_on_the_gpus_may_compile_for_an_hour(
 def test_parts_are_merged_and_other_lines_ignored() -> None:
     parts = [{"version": "2.21.0", "devices": []}, {"devices": ["/GPU:0"]}]
     lines = "".join(f"\n{MARK}{json.dumps(part)}\n" for part in parts)
-    assert framework_checks.parse(Answer(0, ("a log line" + lines).encode(), b"")) == {
-        "version": "2.21.0",
-        "devices": ["/GPU:0"],
-    }
+    output = framework_checks.parse(Answer(0, ("a log line" + lines).encode(), b""))
+    assert output == Output(version="2.21.0", devices=("/GPU:0",))
 
 
-def test_part_that_is_not_json_is_an_error() -> None:
-    with pytest.raises(ValueError, match="Expecting"):
-        framework_checks.parse(Answer(0, (MARK + "nonsense").encode(), b""))
+@pytest.mark.parametrize(
+    ("printed", "message"),
+    [
+        ("nonsense", "Expecting"),
+        ('{"devices": 2}', "the probe.devices: expected a list, found 2"),
+        ('{"matmul": [{"ran_on": "cpu"}]}', r"the probe.matmul\[0\].device: missing"),
+    ],
+)
+def test_part_that_is_not_the_probes_json_is_an_error(printed: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        framework_checks.parse(Answer(0, (MARK + printed).encode(), b""))
 
 
 CRASHED = Answer(-11, b"", b"1\n2\n3\n4\nSegmentation fault\n")
@@ -166,7 +173,7 @@ def test_framework_that_is_not_imported(answer: Answer, statuses: list[str], sna
     ],
 )
 def test_end_of_the_process(output: dict[str, Any], answer: Answer, text: str | None) -> None:
-    assert framework_checks.ended_early(output, answer) == text
+    assert framework_checks.ended_early(probe_output(**output), answer) == text
 
 
 @pytest.mark.parametrize(
@@ -182,13 +189,13 @@ def test_end_of_the_process(output: dict[str, Any], answer: Answer, text: str | 
 )
 def test_devices_are_counted(devices: list[str], changes: dict[str, Any], status: str, reason: str | None) -> None:
     context = host(**changes)
-    check = framework_checks.devices(context, SPEC, "PyTorch", {"devices": devices}, SILENT)
+    check = framework_checks.devices(context, SPEC, "PyTorch", probe_output(devices=devices), SILENT)
     assert (check.status, check.found, check.reason) == (status, str(len(devices)), reason)
     assert check.expected == (None if status == "skip" else str(context.expect_gpus))
 
 
 def test_devices_that_a_crash_prevented_are_a_failure() -> None:
-    check = framework_checks.devices(host(), SPEC, "PyTorch", {}, CRASHED)
+    check = framework_checks.devices(host(), SPEC, "PyTorch", Output(), CRASHED)
     assert (check.status, check.expected) == ("fail", "2")
 
 
@@ -206,7 +213,9 @@ def test_gpus_are_locked_while_the_probe_computes_on_them(changes: dict[str, Any
 
 
 def test_libraries_are_named_without_their_versions() -> None:
-    output = {"libraries": ["/x/libnccl.so.2", "/x/libcudart.so.12", "/y/libcudart.so.12", "/x/libcufft.so.11"]}
+    output = probe_output(
+        libraries=["/x/libnccl.so.2", "/x/libcudart.so.12", "/y/libcudart.so.12", "/x/libcufft.so.11"]
+    )
     assert framework_checks.loaded_text(output) == "libcudart, libcufft, libnccl"
     assert framework_checks.missing_libraries(output) == ["libcublas", "libcudnn"]
 
@@ -221,8 +230,8 @@ def test_libraries_are_named_without_their_versions() -> None:
     ],
 )  # fmt: skip
 def test_loaded_framework_is_shown_with_its_environment(loaded: Any, text: dict[str, str] | None) -> None:
-    assert framework_checks.loaded("pytorch", {"loaded": loaded}) == text
-    assert framework_checks.loaded("pytorch", {}) is None
+    assert framework_checks.loaded("pytorch", probe_output(loaded=loaded)) == text
+    assert framework_checks.loaded("pytorch", Output()) is None
 
 
 def result(device: str, difference: float = 1e-7, **more: Any) -> dict[str, Any]:
@@ -267,7 +276,7 @@ def test_results_of_a_computation(
     part: str, devices: int, results: list[dict[str, Any]], changes: dict[str, Any], status: str
 ) -> None:
     spec = CheckSpec("pytorch." + part, measures="m", expected="e", skipped="s", remedy="r")
-    output = {"devices": [f"cuda:{n}" for n in range(devices)], part: results}
+    output = probe_output(devices=[f"cuda:{n}" for n in range(devices)], **{part: results})
     check = framework_checks.computed(host(**changes), spec, "PyTorch", output, SILENT, 1e-5)
     assert check.status == status, check
     assert status in (model.PASS, model.FAIL) or check.reason
@@ -297,7 +306,7 @@ def test_texts_of_a_computation(
     devices: int, results: list[dict[str, Any]], changes: dict[str, Any], status: str, text: str
 ) -> None:
     spec = CheckSpec("pytorch.matmul", measures="m", expected="e", skipped="s", remedy="r")
-    output = {"devices": [f"cuda:{n}" for n in range(devices)], "matmul": results}
+    output = probe_output(devices=[f"cuda:{n}" for n in range(devices)], matmul=results)
     check = framework_checks.computed(host(**changes), spec, "PyTorch", output, SILENT, 1e-5)
     assert (check.status, str(check.found)) == (status, text)
     assert (check.expected, check.reason) == {
@@ -320,7 +329,7 @@ def test_computation_that_crashes_fails(
     output: dict[str, Any], changes: dict[str, Any], gpus: int, snapshot: SnapshotAssertion
 ) -> None:
     spec = CheckSpec("pytorch.matmul", measures="m", expected="e", skipped="s", remedy="r")
-    check = framework_checks.computed(host(**changes), spec, "PyTorch", output, CRASHED, 1e-5)
+    check = framework_checks.computed(host(**changes), spec, "PyTorch", probe_output(**output), CRASHED, 1e-5)
     assert (check.status, str(check.found).startswith("the process ended early: killed by ")) == ("fail", True)
     assert check.expected == snapshot
 
@@ -345,12 +354,18 @@ def test_version_numbers(number: Any, version: str | None) -> None:
 
 @pytest.mark.parametrize(("search_path", "start"), [("/opt/old", "LD_LIBRARY_PATH is /opt/old. "), ("", "Another ")])
 def test_remedy_for_a_shadowed_library_names_the_search_path(search_path: str, start: str) -> None:
-    assert framework_checks.shadowed_remedy({"search_path": search_path}, "PyTorch").startswith(start)
+    assert framework_checks.shadowed_remedy(probe_output(search_path=search_path), "PyTorch").startswith(start)
 
 
 def test_path_that_merely_begins_like_the_environments_is_foreign() -> None:
-    output = {"prefix": "/opt/tf", "libraries": ["/opt/tf-old/lib/libcudnn.so.9", "/opt/tf/lib/libcudart.so.12"]}
+    libraries = ["/opt/tf-old/lib/libcudnn.so.9", "/opt/tf/lib/libcudart.so.12"]
+    output = probe_output(prefix="/opt/tf", libraries=libraries)
     assert framework_checks.foreign_libraries(output) == ["libcudnn from /opt/tf-old/lib/libcudnn.so.9"]
+
+
+def test_without_the_environments_directory_no_library_is_taken_for_its_own() -> None:
+    with pytest.raises(ValueError, match="no directory of its environment"):
+        framework_checks.foreign_libraries(probe_output(libraries=["/usr/lib/libcudnn.so.9"]))
 
 
 @pytest.mark.parametrize(
@@ -365,7 +380,7 @@ def test_path_that_merely_begins_like_the_environments_is_foreign() -> None:
     ],
 )
 def test_only_a_part_of_the_same_cudnn_may_be_the_systems(cudnn: int | None, name: str, foreign: bool) -> None:
-    output = {"prefix": "/opt/tf", "libraries": ["/usr/lib/" + name], "called": {"cudnn": cudnn}}
+    output = probe_output(prefix="/opt/tf", libraries=["/usr/lib/" + name], called={"cudnn": cudnn})
     assert bool(framework_checks.foreign_libraries(output)) is foreign
 
 
@@ -374,7 +389,7 @@ def test_link_to_a_file_of_the_environment_is_the_environments(tmp_path: Path) -
     own.parent.mkdir()
     own.touch()
     (tmp_path / "libcudnn.so.9").symlink_to(own)
-    output = {"prefix": str(own.parent), "libraries": [str(tmp_path / "libcudnn.so.9")]}
+    output = probe_output(prefix=str(own.parent), libraries=[str(tmp_path / "libcudnn.so.9")])
     assert framework_checks.foreign_libraries(output) == []
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, framework_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
 
 from tests.unit.module_utils.host_files import put
 
@@ -164,7 +165,7 @@ def test_each_part_is_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> N
     print("a log line without an end", end="")
     framework_probe.emit(version="2.21.0", devices=[])
     output = capsys.readouterr().out
-    assert framework_checks.parse(Answer(0, output.encode(), b"")) == {"version": "2.21.0", "devices": []}
+    assert framework_checks.parse(Answer(0, output.encode(), b"")) == Output(version="2.21.0", devices=())
     assert output.endswith("\n")
 
 

@@ -223,17 +223,19 @@ def test_probe_in_a_real_pytorch_environment(tmp_path: Path) -> None:
     environment = {**os.environ, "LD_LIBRARY_PATH": "/nonexistent", "TRITON_CACHE_DIR": str(tmp_path)}
     answer = subprocess.run([TORCH, "-c", source, "pytorch"], capture_output=True, check=True, env=environment)
     output = framework_checks.parse(Answer(0, answer.stdout, b""))
-    assert set(output) | {"called"} == set(CAPTURED)
-    assert (output["ended"], output["search_path"]) == (True, "/nonexistent")
-    assert output["loaded"]["version"] == output["version"].split("+")[0]
+    assert (output.ended, output.search_path) == (True, "/nonexistent")
+    version = str(output.version).split("+")[0]
+    assert output.loaded is not None
+    assert output.loaded.version == version
     for name, tolerance in (("matmul", 1e-5), ("convolution", 1e-4), ("triton", 1e-5)):
-        devices = output["devices"] or ["cpu"]
-        assert [(result["device"], result["ran_on"]) for result in output[name]] == [(one, one) for one in devices]
-        assert all(1e-9 < result["difference"] < tolerance for result in output[name])
-    planned = {**PLANNED, "version": output["version"].split("+")[0], "cuda": output["cuda"]}
-    found = judged(Answer(0, answer.stdout, b""), planned=planned, gpus=len(output["devices"]))
-    without_cuda = {"built_for_cuda": "fail", "cuda_libraries": "skip"} if output["cuda"] is None else {}
-    without_gpus = {} if output["devices"] else dict.fromkeys(("devices", "matmul", "convolution", "triton"), "skip")
+        devices = output.devices or ["cpu"]
+        results = output.results(name) or ()
+        assert [(result.device, result.ran_on) for result in results] == [(one, one) for one in devices]
+        assert all(1e-9 < result.difference < tolerance for result in results)
+    planned = {**PLANNED, "version": version, "cuda": output.cuda or PLANNED["cuda"]}
+    found = judged(Answer(0, answer.stdout, b""), planned=planned, gpus=len(output.devices or ()))
+    without_cuda = {"built_for_cuda": "fail", "cuda_libraries": "skip"} if output.cuda is None else {}
+    without_gpus = {} if output.devices else dict.fromkeys(("devices", "matmul", "convolution", "triton"), "skip")
     assert statuses(found) == {**without_cuda, **without_gpus}
     for name in ("matmul", "convolution"):
         assert "differs by" in str(found["pytorch." + name].found)

@@ -285,17 +285,19 @@ def test_output_of_a_real_tensorflow() -> None:
     environment = {**os.environ, "LD_LIBRARY_PATH": "/nonexistent", "TF_CPP_MIN_LOG_LEVEL": "2"}
     answer = subprocess.run([REAL, "-c", source, "tensorflow"], capture_output=True, check=True, env=environment)
     output = framework_checks.parse(command.Answer(0, answer.stdout, b""))
-    of_cuda = LIBRARIES if output["build"]["is_cuda_build"] else ("libraries",)
-    assert set(output) == {*(set(CAPTURED) - set(LIBRARIES)), *of_cuda}
-    assert (output["ended"], output["search_path"]) == (True, "/nonexistent")
-    assert output["loaded"]["version"] == output["version"]
+    assert (output.ended, output.search_path) == (True, "/nonexistent")
+    assert output.loaded is not None
+    assert output.loaded.version == output.version
+    assert output.devices is not None
     for name, tolerance in (("matmul", 1e-5), ("convolution", 1e-4)):
-        devices = [f"/GPU:{number}" for number in range(len(output["devices"]))] or ["/CPU:0"]
-        assert [(result["device"], result["ran_on"]) for result in output[name]] == [(one, one) for one in devices]
-        assert all(1e-9 < result["difference"] < tolerance for result in output[name])
-    if "asked" in output:
-        assert set(output["asked"]) == set(framework_probe.NEEDED)
-        assert (output["errors"], set(output["called"])) == ({}, {"cudnn", "nccl"})
+        devices = [f"/GPU:{number}" for number in range(len(output.devices))] or ["/CPU:0"]
+        results = output.results(name) or ()
+        assert [(result.device, result.ran_on) for result in results] == [(one, one) for one in devices]
+        assert all(1e-9 < result.difference < tolerance for result in results)
+    assert (output.called is not None) == bool(output.build.is_cuda_build)
+    if output.called is not None:
+        assert set(output.asked) == set(framework_probe.NEEDED)
+        assert (output.errors, set(output.called)) == ({}, {"cudnn", "nccl"})
         assert framework_checks.missing_libraries(output) == []
 
 

@@ -15,6 +15,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.pytorch_checks import TRITON
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 
+from tests.unit.module_utils.checks.contexts import probe_output
+
 # Older releases of Triton compile copies in a temporary directory (sgl-project/sglang#1240).
 NO_HEADERS_OLD = "Command '['/usr/bin/gcc', '/tmp/tmpiqsmmwlt/main.c', '-O3', '-I/usr/local/lib/python3.10/dist"
 NO_HEADERS_UTILS = "Command '['/usr/bin/gcc', '/tmp/tmpx1k_9jbs/cuda_utils.c', '-O3', '-shared', '-fPIC', '-o', '/tmp/"
@@ -29,10 +31,8 @@ def explained(error: str, headers: tuple[str, ...] = ("python3.12-dev",), scope:
     planned = {"version": "2.15.0", "cuda": "13.2", "compiler_packages": ["gcc", "libc6-dev"]}
     planned["header_packages"] = list(headers)
     plan = Planned.from_json({"components": {"pytorch": planned}, "request": {"scope": scope}})
-    output = {
-        "triton": [{"device": f"cuda:{n}", "error": error} for n in range(2)],
-        "compiles_with": {**FOUND, **found},
-    }
+    results = [{"device": f"cuda:{n}", "error": error} for n in range(2)]
+    output = probe_output(triton=results, compiles_with={**FOUND, **found})
     return triton_build.explain(plan, TRITON.compare(False, "", "", TRITON.remedy), output)
 
 
@@ -72,7 +72,7 @@ def test_what_is_missing_and_not_the_reason_is_not_blamed(error: str, found: dic
 
 def test_one_gpu_that_fails_of_something_else_is_not_explained() -> None:
     results = [{"device": "cuda:0", "error": NO_HEADERS}, {"device": "cuda:1", "difference": 0.5, "ran_on": "cuda:1"}]
-    output = {"triton": results, "compiles_with": {**FOUND, "has_headers": False}}
+    output = probe_output(triton=results, compiles_with={**FOUND, "has_headers": False})
     check = TRITON.compare(False, "", "", TRITON.remedy)
     assert triton_build.explain(Planned.from_json({"request": {"scope": "frameworks"}}), check, output) == check
 
