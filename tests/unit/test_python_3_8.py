@@ -26,11 +26,21 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
 print(json.dumps(to_json(probe.probe("/", options)), sort_keys=True))
 """
-PLAN = """\
+RECORDS = """\
 import json, sys
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, framework_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
-print(Planned.from_json(json.load(open(sys.argv[1], encoding="utf-8"))))
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
+plan, document = (open(path, encoding="utf-8").read() for path in sys.argv[1:3])
+print(Planned.from_json(json.loads(plan)))
+print(cuda_program.parse(document))
+print(framework_checks.parse(Answer(0, (framework_probe.MARK + sys.argv[3]).encode(), b"")))
 """
+PRINTED = {
+    "version": "2.15.0", "pinned": {"cudnn": "9.28.0"}, "devices": ["cuda:0"], "called": {"cudnn": 92800, "nccl": None},
+    "matmul": [{"device": "cuda:0", "ran_on": "cuda:0", "difference": 5e-07}], "loaded": {"path": "/x"},
+}  # fmt: skip
 # What may be another one a moment later.
 VOLATILE = ("disk", "gpu_processes", "package_manager")
 
@@ -89,10 +99,11 @@ def test_it_probes_this_machine_as_the_python_of_these_tests_does(paths: str) ->
     assert found[0] == found[1]
 
 
-def test_it_reads_a_plan_as_the_python_of_these_tests_does(paths: str) -> None:
+def test_it_reads_records_as_the_python_of_these_tests_does(paths: str) -> None:
     """The types of records are evaluated where they are read: `X | None` is none of 3.8."""
-    plan = str(PROJECT / "tests/fixtures/plan/planned.json")
-    ran = [run(python, paths, PLAN, plan) for python in (str(PYTHON), sys.executable)]
+    fixtures = PROJECT / "tests/fixtures"
+    files = [str(fixtures / name) for name in ("plan/planned.json", "cuda_check/simulated-3-gpus.json")]
+    ran = [run(python, paths, RECORDS, *files, json.dumps(PRINTED)) for python in (str(PYTHON), sys.executable)]
     assert ran[0].returncode == 0, ran[0].stderr
     assert ran[0].stdout == ran[1].stdout
-    assert "Driver(" in ran[0].stdout
+    assert [line.split("(")[0] for line in ran[0].stdout.splitlines()] == ["Planned", "Document", "Output"]

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Iterator
+from typing import Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_device_checks import (
     COPIES,
     figure,
-    pair_rate,
     place,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import UNKNOWN, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document, Part
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
 
 BANDWIDTH = CheckSpec(
     "cuda.bandwidth",
@@ -68,7 +67,7 @@ def judge(context: Context, document: Document, devices: Check) -> Check:
 
 
 def _judge(context: Context, document: Document, devices: Check) -> Check:
-    if not document["devices"]:
+    if not document.devices:
         return cuda_device_checks.without_devices(devices, BANDWIDTH)
     try:
         thresholds = Thresholds(context, document)
@@ -84,7 +83,7 @@ def _judge(context: Context, document: Document, devices: Check) -> Check:
     if not known:
         return BANDWIDTH.skip("; ".join(without) or "nothing has a threshold", "; ".join(map(str, measured)))
     absent = [item.what for item in known if item.rate is None]
-    count = len(document["devices"])
+    count = len(document.devices)
     if absent or count != context.expect_gpus:
         reason = "not measured: " + ", ".join(absent) if absent else "CUDA lists another number of devices"
         return BANDWIDTH.unknown("%s; %d devices, expected %d" % (reason, count, context.expect_gpus))
@@ -102,8 +101,8 @@ class Thresholds:
         gpus, switches = pci.read(context.root)
         self._ids = {gpu.pci_address: gpu.pci_id for gpu in gpus}
         self._switched = bool(switches)
-        self._names = {device["index"]: str(device.get("name")) for device in document["devices"]}
-        self._addresses = {device["index"]: cuda_device_checks.address(device) for device in document["devices"]}
+        self._names = {device.index: str(device.name) for device in document.devices}
+        self._addresses = {device.index: cuda_device_checks.address(device) for device in document.devices}
         self._models = {
             index: context.gpu_thresholds.get(self._ids.get(str(address), "")) or {}
             for index, address in self._addresses.items()
@@ -114,7 +113,7 @@ class Thresholds:
         self._pairs: dict[tuple[int, int], int] = {}
         self._nvlinks: dict[int, nvidia_smi_log.Links] = {}
         self._unrated: set[float] = set()
-        if any(pair["access"] for pair in document["peers"]) and self._links.get("nvlink"):
+        if any(pair.access for pair in document.peers) and self._links.get("nvlink"):
             self._read_nvlinks(context)
 
     def _read_paths(self, context: Context) -> dict[int, list[PcieLink]]:
@@ -146,7 +145,7 @@ class Thresholds:
         value = self._models.get(index, {}).get(kind)
         return None if value is None else float(value)
 
-    def over_nvlink(self, indexes: list[int]) -> float | None:
+    def over_nvlink(self, indexes: Iterable[int]) -> float | None:
         """Return the lowest minimum over NVLink of the devices' models, None if one of them has none."""
         found = [self.model(index, "nvlink") for index in indexes]
         known = [value for value in found if value is not None]
@@ -205,18 +204,18 @@ class Thresholds:
 
 def _measurements(thresholds: Thresholds, document: Document) -> Iterator[Measurement]:
     """Yield every bandwidth that the document should have."""
-    for device in document["devices"]:
-        index, copies = device["index"], device["copies"] or {}
+    for device in document.devices:
+        index, copies = device.index, device.copies or {}
         path = thresholds.path(index)
         for name, text in COPIES.items():
             limit = (thresholds.model(index, "memory"), "the model's") if name == "device_to_device" else path
             finding = "%s %s" % (place(document, index), text)
-            yield Measurement("%d %s" % (index, text), copies.get(name, {}).get("gb_per_second"), *limit, finding)
-    for pair in document["peers"]:
-        limit = thresholds.pair(pair["from"], pair["to"]) if pair["access"] else (None, "")
-        finding = "%s to %s" % (place(document, pair["from"]), place(document, pair["to"]))
-        yield Measurement("%(from)d-%(to)d" % pair, pair_rate(pair), *limit, finding)
-    reduced = document["all_reduce"]
-    if reduced is not None and len(reduced["devices"]) > 1:
-        floor = thresholds.over_nvlink(reduced["devices"])
-        yield Measurement("all-reduce", reduced["bus_gb_per_second"], floor, "the model's", "all-reduce")
+            yield Measurement("%d %s" % (index, text), copies.get(name, Part()).gb_per_second, *limit, finding)
+    for pair in document.peers:
+        limit = thresholds.pair(pair.source, pair.to) if pair.access else (None, "")
+        finding = "%s to %s" % (place(document, pair.source), place(document, pair.to))
+        yield Measurement(str(pair), pair.rate, *limit, finding)
+    reduced = document.all_reduce
+    if reduced is not None and len(reduced.devices) > 1:
+        floor = thresholds.over_nvlink(reduced.devices)
+        yield Measurement("all-reduce", reduced.bus_gb_per_second, floor, "the model's", "all-reduce")

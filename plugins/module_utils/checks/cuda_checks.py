@@ -25,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Cuda
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
@@ -170,12 +171,12 @@ def _versions_text(versions: dict[str, str]) -> str:
     return ", ".join("%s %s" % (name, versions[name]) for name in versions)
 
 
-def _versions(document: cuda_program.Document, planned: dict[str, str], ran: Answer) -> Check:
+def _versions(document: Document, planned: dict[str, str], ran: Answer) -> Check:
     """Compare the versions; the program reports three of cuDNN's four parts, and CUDA without its update."""
     versions = cuda_program.versions(document)
     passed = set(versions) == set(planned) and all(is_version(planned[name] + ".", versions[name]) for name in planned)
-    outcome = "%d devices" % len(document["devices"])
-    if document["error"] is not None:
+    outcome = "%d devices" % len(document.devices)
+    if document.error is not None:
         outcome = "no device: " + cuda_device_checks.no_device(document)
     unfinished = cuda_program.unfinished_text(document)
     if unfinished is not None:
@@ -184,6 +185,6 @@ def _versions(document: cuda_program.Document, planned: dict[str, str], ran: Ans
     found = "%s; %s" % (_versions_text(versions), outcome)
     loaded = cuda_program.loaded(document) or None
     return COMPILE_LINK_RUN.compare(
-        passed, found, _versions_text(planned), versions=versions, data={"cuda_check": document}, loaded=loaded,
+        passed, found, _versions_text(planned), versions=versions, data={"cuda_check": document.json}, loaded=loaded,
         finding=_versions_text(versions),
     )  # fmt: skip

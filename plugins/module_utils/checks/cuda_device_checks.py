@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Iterable, Iterator
+from typing import Callable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     PASS,
@@ -14,9 +14,16 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     Symptom,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import (
+    AllReduce,
+    Device,
+    Document,
+    Error,
+    Pair,
+    Part,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors, cuda_program, nvidia_smi
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
 
 COPIES = {
     "host_to_device": "host to device",
@@ -95,7 +102,7 @@ def run(context: Context, document: Document) -> list[Check]:
     ]
     devices = _devices(context, document)
     checks = [devices, *(without_devices(devices, spec) for spec in CHECKS[1:])]
-    if document["devices"]:
+    if document.devices:
         checks[1:] = [_of_all(context, document, judge(context, document)) for judge in judges]
     return [with_symptom(context, document, check) for check in checks]
 
@@ -103,34 +110,34 @@ def run(context: Context, document: Document) -> list[Check]:
 def with_symptom(context: Context, document: Document, check: Check) -> Check:
     """Return a result with what a known cause may explain of it."""
     parts = list(_parts(document, check.id))
-    errors: list[tuple[str | None, Any]] = [(None, document["error"])] if document["error"] is not None else []
-    errors += [(at, part["error"]) for at, part in parts if part["error"] is not None]
-    wrong = [part for _at, part in parts if part["error"] is None and not part.get("right", True)]
+    errors: list[tuple[str | None, Error]] = [(None, document.error)] if document.error is not None else []
+    errors += [(at, part.error) for at, part in parts if part.error is not None]
+    wrong = [part for _at, part in parts if part.error is None and not part.right]
     foreign = [error for _at, error in errors if not cuda_program.of_cuda(error)]
-    count = len(document["devices"])
+    count = len(document.devices)
     symptom = Symptom(
-        frozenset((at, error["number"]) for at, error in errors),
+        frozenset((at, error.number) for at, error in errors),
         None if count == context.expect_gpus else count,
-        bool(wrong or foreign or document["unfinished"]),
+        bool(wrong or foreign or document.unfinished),
     )
     return dataclasses.replace(check, symptom=symptom)
 
 
-def _parts(document: Document, id_: str) -> Iterator[tuple[str | None, dict[str, Any]]]:
+def _parts(document: Document, id_: str) -> Iterator[tuple[str | None, Part]]:
     """Yield the parts of the document that a check depends on, each with the PCI address of its GPU."""
-    for device in document["devices"]:
-        yield address(device), device["kernel"]
-        yield address(device), {"error": device["error"]}
+    for device in document.devices:
+        yield address(device), device.kernel
+        yield address(device), Part(device.error, right=True)
         if id_ == MEMORY_COPIES.id:
-            yield from ((address(device), part) for part in (device["copies"] or {}).values())
-    addresses = {device["index"]: address(device) for device in document["devices"]}
-    for pair in document["peers"] if id_ == PEER_ACCESS.id else []:
-        parts: Iterable[Any] = (pair["copy"], pair["read"], {"error": pair["error"]})
-        yield from ((addresses.get(pair["from"]), part) for part in parts if part is not None)
-    if id_ == CUDNN_HANDLE.id and document["cudnn"] is not None:
-        yield addresses.get(document["cudnn"]["device"]), document["cudnn"]
-    if id_ == ALL_REDUCE.id and document["all_reduce"] is not None:
-        yield None, document["all_reduce"]
+            yield from ((address(device), part) for part in (device.copies or {}).values())
+    addresses = {device.index: address(device) for device in document.devices}
+    for pair in document.peers if id_ == PEER_ACCESS.id else []:
+        parts = (pair.copy, pair.read, Part(pair.error, right=True))
+        yield from ((addresses.get(pair.source), part) for part in parts if part is not None)
+    if id_ == CUDNN_HANDLE.id and document.cudnn is not None:
+        yield addresses.get(document.cudnn.device), Part(document.cudnn.error, right=True)
+    if id_ == ALL_REDUCE.id and document.all_reduce is not None:
+        yield None, Part(document.all_reduce.error, document.all_reduce.right)
 
 
 def without_devices(devices: Check, spec: CheckSpec) -> Check:
@@ -140,7 +147,7 @@ def without_devices(devices: Check, spec: CheckSpec) -> Check:
 
 def _of_all(context: Context, document: Document, check: Check) -> Check:
     """Return the result, unknown if it passed on another number of devices than the expected one."""
-    count = len(document["devices"])
+    count = len(document.devices)
     if check.status != PASS or count == context.expect_gpus:
         return check
     (spec,) = (spec for spec in CHECKS if spec.id == check.id)
@@ -148,58 +155,57 @@ def _of_all(context: Context, document: Document, check: Check) -> Check:
 
 
 def no_device(document: Document) -> str:
-    """Return the error with which CUDA's device count failed."""
-    return cuda_errors.text(document["error"])
+    """Return the error with which CUDA's device count failed, empty if it did not."""
+    return cuda_errors.text(document.error) if document.error else ""
 
 
 def _devices(context: Context, document: Document) -> Check:
-    error = document["error"]
-    computed = sum(device["kernel"]["right"] for device in document["devices"])
+    error = document.error
+    computed = sum(bool(device.kernel.right) for device in document.devices)
     text = "%d devices, a kernel ran on %d"
-    found = "no device: " + no_device(document) if error else text % (len(document["devices"]), computed)
-    broken = ["%d: %s" % (d["index"], _cause(d["kernel"])) for d in document["devices"] if not d["kernel"]["right"]]
+    found = "no device: " + no_device(document) if error else text % (len(document.devices), computed)
+    broken = ["%d: %s" % (d.index, _cause(d.kernel)) for d in document.devices if not d.kernel.right]
     ended = cuda_program.unfinished_text(document) if computed < context.expect_gpus else None
     found = "; ".join([found] + broken + ([ended] if ended else []))
     reason = context.no_device_reason
-    if reason is not None and error and error["number"] in cuda_program.NO_DEVICE_ERRORS:
+    if reason is not None and error and error.number in cuda_program.NO_DEVICE_ERRORS:
         return DEVICES.skip(reason, found)
-    passed = document["outcome"] == "devices" and len(document["devices"]) == computed == context.expect_gpus
-    states = ["%s %s" % (place(document, d["index"]), fault(d["kernel"]) or "computes") for d in document["devices"]]
+    passed = document.outcome == "devices" and len(document.devices) == computed == context.expect_gpus
+    states = ["%s %s" % (place(document, d.index), fault(d.kernel) or "computes") for d in document.devices]
     states = [error_finding(error)] if error else sorted(states)
     finding = "; ".join(states + ([ended] if ended else []))
     return DEVICES.compare(passed, found, text % (context.expect_gpus, context.expect_gpus), finding=finding)
 
 
-def _cause(part: dict[str, Any]) -> str:
+def _cause(part: Part) -> str:
     """Return why a part of the document is not right."""
-    if part["error"] is not None:
-        return cuda_program.error_text(part["error"])
-    wrong = part.get("wrong_words")
-    return "a wrong result" if wrong is None else "%s of %d words wrong" % (wrong, part["bytes"] // 4)
+    if part.error is not None:
+        return cuda_program.error_text(part.error)
+    wrong = part.wrong_words
+    return "a wrong result" if wrong is None else "%s of %d words wrong" % (wrong, part.bytes // 4)
 
 
-def fault(part: dict[str, Any]) -> str | None:
+def fault(part: Part) -> str | None:
     """Return what is stable in why a part of the document is not right, None if it is."""
-    if part["error"] is not None:
-        return error_finding(part["error"])
-    return None if part["right"] else "a wrong result"
+    if part.error is not None:
+        return error_finding(part.error)
+    return None if part.right else "a wrong result"
 
 
-def error_finding(error: dict[str, Any]) -> str:
+def error_finding(error: Error) -> str:
     """Return the number of an error: its name depends on how new the CUDA runtime is."""
-    return "error %(number)d of %(call)s" % error
+    return "error %d of %s" % (error.number, error.call)
 
 
 def place(document: Document, index: int) -> str:
     """Return the PCI address of the device with this index, its index if CUDA did not report one."""
-    found = (address(device) for device in document["devices"] if device["index"] == index)
+    found = (address(device) for device in document.devices if device.index == index)
     return next(found, None) or "device %d" % index
 
 
-def address(device: dict[str, Any]) -> str | None:
+def address(device: Device) -> str | None:
     """Return the PCI address of a device as sysfs writes it."""
-    bus_id = device.get("pci_bus_id")
-    return nvidia_smi.pci_address(bus_id) if bus_id else None
+    return nvidia_smi.pci_address(device.pci_bus_id) if device.pci_bus_id else None
 
 
 def _device_query(context: Context, document: Document) -> Check:
@@ -209,21 +215,21 @@ def _device_query(context: Context, document: Document) -> Check:
     unreadable = [str(at) for at, gpu in smi.items() if "compute_cap" in gpu.unreadable]
     planned = sorted(str(gpu.compute_capability) for gpu in context.plan.gpus)
     shown, wrong = [], []
-    for device in document["devices"]:
-        if "name" not in device:
-            wrong.append("%d: %s" % (device["index"], _cause(device)))
+    for device in document.devices:
+        if device.name is None:
+            wrong.append("%d: %s" % (device.index, _cause(Part(device.error))))
             continue
-        values = (device["index"], device["name"], device["compute_capability"], device["memory_bytes"] / 2.0**30)
+        values = (device.index, device.name, device.compute_capability, device.memory_bytes / 2.0**30)
         shown.append("%d: %s, %s, %.1f GiB, %s" % (*values, address(device)))
         wrong += _differences(device, smi)
     is_placed = None not in smi  # whether each of nvidia-smi's GPUs has an address
-    unseen = set(smi) - {None} - {address(device) for device in document["devices"]}
+    unseen = set(smi) - {None} - {address(device) for device in document.devices}
     wrong += ["%s: unknown to CUDA" % at for at in sorted(map(str, unseen))]
     wrong += _ended_in(document, ": properties")
-    capabilities = sorted(device.get("compute_capability", "unknown") for device in document["devices"])
+    capabilities = sorted(device.compute_capability for device in document.devices)
     if len(planned) == len(capabilities) and planned != capabilities:
         wrong.append("compute capabilities %s, planned %s" % (", ".join(capabilities), ", ".join(planned)))
-    expected = "%d GPUs, the same in CUDA, nvidia-smi and the plan" % len(document["devices"])
+    expected = "%d GPUs, the same in CUDA, nvidia-smi and the plan" % len(document.devices)
     if not wrong and (not smi or unnamed):
         of_which = "of %s" % ", ".join(unnamed) if smi else "of any GPU"
         return DEVICE_QUERY.unknown("nvidia-smi does not report name and UUID " + of_which, "; ".join(shown))
@@ -235,7 +241,7 @@ def _device_query(context: Context, document: Document) -> Check:
     return DEVICE_QUERY.compare(not wrong, "; ".join(wrong or shown), expected)
 
 
-def _differences(device: dict[str, Any], smi: dict[str | None, SmiGpu]) -> Iterator[str]:
+def _differences(device: Device, smi: dict[str | None, SmiGpu]) -> Iterator[str]:
     """Yield where nvidia-smi reports other values; drivers before branch 510 do not report the capability."""
     if not smi:
         return
@@ -247,9 +253,9 @@ def _differences(device: dict[str, Any], smi: dict[str | None, SmiGpu]) -> Itera
         yield "%s: unknown to nvidia-smi, which lists %s" % (at, ", ".join(sorted(map(str, smi))))
         return
     for name in ("name", "compute_capability", "uuid"):
-        value = getattr(other, name)
-        if value is not None and value != device[name]:
-            yield "%s: %s %s, in nvidia-smi %s" % (at, name, device[name], value)
+        value, own = getattr(other, name), getattr(device, name)
+        if value is not None and value != own:
+            yield "%s: %s %s, in nvidia-smi %s" % (at, name, own, value)
 
 
 def figure(rate: float | None) -> str:
@@ -259,96 +265,89 @@ def figure(rate: float | None) -> str:
 
 def _memory_copies(context: Context, document: Document) -> Check:
     shown, wrong, findings = [], [], _ended_in(document, ": copies")
-    for device in document["devices"]:
-        where = place(document, device["index"])
-        if device["copies"] is None:
-            cause = _cause(device) if device["error"] is not None else "no copies: its kernel did not run"
-            wrong.append("%d: %s" % (device["index"], cause))
+    for device in document.devices:
+        where = place(document, device.index)
+        if device.copies is None:
+            cause = _cause(Part(device.error)) if device.error is not None else "no copies: its kernel did not run"
+            wrong.append("%d: %s" % (device.index, cause))
             findings.append("%s: %s" % (where, cause))
             continue
-        parts = [(text, device["copies"][name]) for name, text in COPIES.items()]
-        wrong += ["%d %s: %s" % (device["index"], text, _cause(part)) for text, part in parts if not part["right"]]
-        findings += ["%s %s: %s" % (where, text, fault(part)) for text, part in parts if not part["right"]]
-        rates = ", ".join("%s %s" % (text, figure(part["gb_per_second"])) for text, part in parts)
-        shown.append("%d: %s GB/s" % (device["index"], rates))
+        parts = [(text, device.copies[name]) for name, text in COPIES.items()]
+        wrong += ["%d %s: %s" % (device.index, text, _cause(part)) for text, part in parts if not part.right]
+        findings += ["%s %s: %s" % (where, text, fault(part)) for text, part in parts if not part.right]
+        rates = ", ".join("%s %s" % (text, figure(part.gb_per_second)) for text, part in parts)
+        shown.append("%d: %s GB/s" % (device.index, rates))
     wrong += _ended_in(document, ": copies")
     return MEMORY_COPIES.compare(not wrong, "; ".join(wrong or shown), finding="; ".join(sorted(findings)))
 
 
 def matrix(document: Document) -> str:
     """Return the peer access matrix, one row per device: y (yes), n (no), - (itself), . (not tested)."""
-    access = {(pair["from"], pair["to"]): "y" if pair["access"] else "n" for pair in document["peers"]}
-    indices = [device["index"] for device in document["devices"]]
+    access = {(pair.source, pair.to): "y" if pair.access else "n" for pair in document.peers}
+    indices = [device.index for device in document.devices]
     rows = ("".join("-" if i == j else access.get((i, j), ".") for j in indices) for i in indices)
     return ", ".join("%d %s" % row for row in zip(indices, rows))  # noqa: B905
 
 
 def _ended_in(document: Document, word: str) -> list[str]:
     """Return how the program crashed or hung if it did so in a step that contains `word`, else nothing."""
-    ended = document["unfinished"]
-    return [str(cuda_program.unfinished_text(document))] if ended is not None and word in ended["step"] else []
+    ended = document.unfinished
+    return [str(cuda_program.unfinished_text(document))] if ended is not None and word in ended.step else []
 
 
 def _peer_access(context: Context, document: Document) -> Check:
     """Fail on wrong data only: without peer access, copies are staged through host memory."""
-    usable = sum(device["copies"] is not None for device in document["devices"])
-    pairs, peers = usable * (usable - 1), document["peers"]
+    usable = sum(device.copies is not None for device in document.devices)
+    pairs, peers = usable * (usable - 1), document.peers
     expected = "the data of all %d ordered pairs arrive unchanged" % pairs
     for ended in _ended_in(document, " to device "):
         return PEER_ACCESS.compare(False, "%s, after %d pairs" % (ended, len(peers)), expected, finding=ended)
-    if len(document["devices"]) == context.expect_gpus == 1:
+    if len(document.devices) == context.expect_gpus == 1:
         return PEER_ACCESS.skip("there is one GPU and therefore no pair")
     if len(peers) < pairs or not pairs:
         return PEER_ACCESS.unknown(_not_reached(document))
     wrong = [text for pair in peers for text in _wrong_pair(pair)]
-    without = ["%(from)d-%(to)d" % pair for pair in peers if not pair["access"]]
-    rates = [rate for rate in (pair_rate(pair) for pair in peers) if rate is not None]
+    without = [str(pair) for pair in peers if not pair.access]
+    rates = [pair.rate for pair in peers if pair.rate is not None]
     shown = ["%d of %d pairs with peer access (%s)" % (pairs - len(without), pairs, matrix(document))]
     if rates:
         shown.append("%s to %s GB/s" % (figure(min(rates)), figure(max(rates))))
     if without:
         shown.append("without access, staged through host memory: " + ", ".join(without))
-    if not wrong and usable < len(document["devices"]):
+    if not wrong and usable < len(document.devices):
         return PEER_ACCESS.unknown("only %d GPUs are usable, see cuda.memory_copies" % usable, "; ".join(shown))
     finding = "; ".join(sorted(text for pair in peers for text in _pair_findings(document, pair)))
     return PEER_ACCESS.compare(not wrong, "; ".join(wrong + shown), expected, finding=finding)
 
 
-def pair_rate(pair: dict[str, Any]) -> float | None:
-    """Return the GB/s between a pair, None if not measured."""
-    return (pair["copy"] or {}).get("gb_per_second")
-
-
-def _wrong_pair(pair: dict[str, Any]) -> Iterator[str]:
-    name = "%(from)d-%(to)d" % pair
-    if pair["error"] is not None:
-        yield "%s: %s" % (name, cuda_program.error_text(pair["error"]))
+def _wrong_pair(pair: Pair) -> Iterator[str]:
+    if pair.error is not None:
+        yield "%s: %s" % (pair, cuda_program.error_text(pair.error))
         return
-    for part in ("copy", "read"):
-        if pair[part] is not None and not pair[part]["right"]:
-            yield "%s %s: %s" % (name, part, _cause(pair[part]))
+    for name, part in (("copy", pair.copy), ("read", pair.read)):
+        if part is not None and not part.right:
+            yield "%s %s: %s" % (pair, name, _cause(part))
 
 
-def _pair_findings(document: Document, pair: dict[str, Any]) -> Iterator[str]:
-    name = "%s to %s" % (place(document, pair["from"]), place(document, pair["to"]))
-    for part in [pair] if pair["error"] is not None else [pair["copy"], pair["read"]]:
-        if part is not None and (part is pair or not part["right"]):
+def _pair_findings(document: Document, pair: Pair) -> Iterator[str]:
+    name = "%s to %s" % (place(document, pair.source), place(document, pair.to))
+    for part in [Part(pair.error)] if pair.error is not None else [pair.copy, pair.read]:
+        if part is not None and not part.right:
             yield "%s: %s" % (name, fault(part))
 
 
 def _cudnn_handle(context: Context, document: Document) -> Check:
     if not context.component("cudnn"):
         return CUDNN_HANDLE.skip("the plan has no cuDNN")
-    created = document["cudnn"]
+    created = document.cudnn
     ended = _ended_in(document, "cudnn")
     if created is None and not ended:
         return CUDNN_HANDLE.unknown(_not_reached(document))
-    passed = created is not None and created["error"] is None
     if created is None:
         return CUDNN_HANDLE.compare(False, ended[0])
-    where = place(document, created["device"])
-    found = "created on device %d" % created["device"] if passed else _cause(created)
-    return CUDNN_HANDLE.compare(passed, found, finding="%s: %s" % (where, fault(dict(created, right=passed))))
+    where, part = place(document, created.device), Part(created.error, right=created.error is None)
+    found = "created on device %d" % created.device if part.right else _cause(part)
+    return CUDNN_HANDLE.compare(bool(part.right), found, finding="%s: %s" % (where, fault(part)))
 
 
 def _not_reached(document: Document) -> str:
@@ -359,32 +358,31 @@ def _not_reached(document: Document) -> str:
 def _all_reduce(context: Context, document: Document) -> Check:
     if not context.component("nccl"):
         return ALL_REDUCE.skip("the plan has no NCCL")
-    reduced = document["all_reduce"]
+    reduced = document.all_reduce
     ended = _ended_in(document, "all-reduce")
     if reduced is None and not ended:
         return ALL_REDUCE.unknown(_not_reached(document))
     expected = "the exact sum over %d GPUs" % context.expect_gpus
     if reduced is None:
         return ALL_REDUCE.compare(False, ended[0], expected)
-    size = len(reduced["devices"])
+    size = len(reduced.devices)
     found = "a sum over %d GPUs" % size
-    if reduced["error"] is not None:
-        found += ": " + cuda_program.error_text(reduced["error"])
-    elif not reduced["right"]:
-        wrong = zip(reduced["devices"], reduced["wrong_words"])  # noqa: B905
+    if reduced.error is not None:
+        found += ": " + cuda_program.error_text(reduced.error)
+    elif not reduced.right:
+        wrong = zip(reduced.devices, reduced.wrong_words)  # noqa: B905
         found += ": wrong words by device " + ", ".join("%d: %s" % entry for entry in wrong)
     else:
         found = "the exact sum over %d GPUs" % size
-        if reduced["bus_gb_per_second"] is not None:
-            found += ", bus bandwidth %s GB/s" % figure(reduced["bus_gb_per_second"])
-    finding = _all_reduce_finding(document)
-    return ALL_REDUCE.compare(reduced["right"] and size == context.expect_gpus, found, expected, finding=finding)
+        if reduced.bus_gb_per_second is not None:
+            found += ", bus bandwidth %s GB/s" % figure(reduced.bus_gb_per_second)
+    finding = _all_reduce_finding(document, reduced)
+    return ALL_REDUCE.compare(reduced.right and size == context.expect_gpus, found, expected, finding=finding)
 
 
-def _all_reduce_finding(document: Document) -> str:
-    reduced = document["all_reduce"]
-    devices = list(reduced["devices"])
-    if reduced["error"] is None and not reduced["right"]:
-        devices = [device for device, words in zip(devices, reduced["wrong_words"]) if words]  # noqa: B905
+def _all_reduce_finding(document: Document, reduced: AllReduce) -> str:
+    devices = list(reduced.devices)
+    if reduced.error is None and not reduced.right:
+        devices = [device for device, words in zip(devices, reduced.wrong_words) if words]  # noqa: B905
     places = sorted(place(document, device) for device in devices)
-    return "%s: %s" % (", ".join(places), fault(reduced) or "the exact sum")
+    return "%s: %s" % (", ".join(places), fault(Part(reduced.error, reduced.right)) or "the exact sum")

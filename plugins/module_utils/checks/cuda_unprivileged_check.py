@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 import pwd
-from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors, cuda_program
 
 USER = "nobody"
@@ -49,7 +49,7 @@ def run_program(context: Context, directory: str, program: str) -> Answer | None
     return context.run(argv, TIME_LIMIT + 30, environment)
 
 
-def judge(context: Context, of_root: cuda_program.Document, answer: Answer | None) -> Check:
+def judge(context: Context, of_root: Document, answer: Answer | None) -> Check:
     """Compare the GPUs that the unprivileged user can use with the expected ones."""
     if answer is None:
         return UNPRIVILEGED.skip("gpu_verify does not run as root: the other checks of CUDA are an ordinary user's")
@@ -61,30 +61,26 @@ def judge(context: Context, of_root: cuda_program.Document, answer: Answer | Non
     return cuda_device_checks.with_symptom(context, document, check)
 
 
-def _compare(context: Context, of_root: cuda_program.Document, document: cuda_program.Document) -> Check:
+def _compare(context: Context, of_root: Document, document: Document) -> Check:
     usable, roots = _usable(document), _usable(of_root)
-    error = document["error"]
+    error = document.error
     found = "%d usable by %s" % (usable, USER)
     if error is not None:
         found += ": " + cuda_errors.text(error)
     ended = cuda_program.unfinished_text(document)
     found += "; " + ended if ended else ""
     reason = context.no_device_reason
-    if reason is not None and error is not None and error["number"] in cuda_program.NO_DEVICE_ERRORS:
+    if reason is not None and error is not None and error.number in cuda_program.NO_DEVICE_ERRORS:
         return UNPRIVILEGED.skip(reason, found)
     if usable == roots != context.expect_gpus:
         return UNPRIVILEGED.unknown(
             "root can use %d of %d GPUs, see cuda.devices" % (roots, context.expect_gpus), found
         )
-    able = [cuda_device_checks.place(document, device["index"]) for device in document["devices"] if _computes(device)]
+    able = [cuda_device_checks.place(document, device.index) for device in document.devices if device.kernel.right]
     finding = "usable: " + (", ".join(sorted(able)) or "none")
     finding += "; " + cuda_device_checks.error_finding(error) if error else ""
     return UNPRIVILEGED.compare(usable == context.expect_gpus, found, "%d" % context.expect_gpus, finding=finding)
 
 
-def _usable(document: cuda_program.Document) -> int:
-    return sum(_computes(device) for device in document["devices"])
-
-
-def _computes(device: dict[str, Any]) -> bool:
-    return bool(device["kernel"]["right"])
+def _usable(document: Document) -> int:
+    return sum(bool(device.kernel.right) for device in document.devices)

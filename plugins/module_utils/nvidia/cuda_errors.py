@@ -9,7 +9,9 @@ frameworks print names or sentences in place of numbers. No I/O.
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Error
 
 
 class CudaError(NamedTuple):
@@ -140,10 +142,10 @@ _OF_PYTORCH = {
 }
 
 
-def text(error: dict[str, Any]) -> str:
+def text(error: Error) -> str:
     """Return name and number of an error of cuda_check's document."""
-    name, known = str(error["name"]), ERRORS.get(error["number"])
-    return "%s (%d)" % (known.runtime if known and name == _UNRECOGNIZED else name, error["number"])
+    known = ERRORS.get(error.number)
+    return "%s (%d)" % (known.runtime if known and error.name == _UNRECOGNIZED else error.name, error.number)
 
 
 def remedy(number: int) -> str | None:

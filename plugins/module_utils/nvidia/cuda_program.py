@@ -7,19 +7,19 @@ gpu_verify compiles, links and runs it: installed files alone do not show that a
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
-from typing import Any, Dict
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document, Error
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 SCHEMA = 1
 NO_DEVICE_ERRORS = {35: "cudaErrorInsufficientDriver", 100: "cudaErrorNoDevice"}
 LIBRARIES = ("cudnn", "nccl")
 PARTS = ("versions", "outcome", "error", "devices", "peers", "cudnn", "all_reduce", "unfinished")
-
-Document = Dict[str, Any]  # the program's JSON; see cuda_check.cu for its keys
 
 
 def arguments(
@@ -62,18 +62,18 @@ def _codes(listed: str) -> list[str]:
 def parse(output: str) -> Document:
     """Return the program's document. Raise ValueError if the output is no such document."""
     try:
-        document = json.loads(output)
+        printed = json.loads(output)
     except ValueError:
-        document = None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA or any(p not in document for p in PARTS):
+        printed = None
+    if not isinstance(printed, dict) or printed.get("schema") != SCHEMA or any(p not in printed for p in PARTS):
         raise ValueError("the program did not print its document: %r" % output[-300:])
-    return document
+    return dataclasses.replace(records.from_json(Document, printed, "the document"), json=printed)
 
 
 def versions(document: Document) -> dict[str, str]:
     """Return the versions of the called libraries in dotted form. A library that returned none is omitted."""
-    found = document["versions"]
-    return {name: DECODERS[name](found[name]) for name in DECODERS if found.get(name)}
+    found = {name: document.versions.get(name) for name in DECODERS}
+    return {name: DECODERS[name](number) for name, number in found.items() if number}
 
 
 def loaded(document: Document) -> dict[str, str]:
@@ -82,34 +82,35 @@ def loaded(document: Document) -> dict[str, str]:
     The runtime is linked into the program, so that no file tells its version.
     """
     found = {}
-    for path in document.get("libraries") or []:
+    for path in document.libraries:
         name = os.path.basename(path)
         for library in LIBRARIES:
             if name.startswith("lib%s.so" % library):
                 version = name.partition(".so.")[2]
-                found[library] = version if "." in version else str(path)
+                found[library] = version if "." in version else path
     return found
 
 
-def error_text(error: dict[str, Any]) -> str:
+def error_text(error: Error) -> str:
     """Return the call, the error's name and number, and its message if that differs from the name."""
-    text = "%s: %s" % (error["call"], cuda_errors.text(error) if of_cuda(error) else "%(name)s (%(number)d)" % error)
-    return text if error["message"] in ("", error["name"]) else text + ", " + str(error["message"])
+    named = cuda_errors.text(error) if of_cuda(error) else "%s (%d)" % (error.name, error.number)
+    text = "%s: %s" % (error.call, named)
+    return text if error.message in ("", error.name) else text + ", " + error.message
 
 
-def of_cuda(error: dict[str, Any]) -> bool:
+def of_cuda(error: Error) -> bool:
     """Return whether a call of CUDA failed; cuDNN and NCCL have numbers of their own."""
-    return not str(error["call"]).startswith(("cudnn", "nccl"))
+    return not error.call.startswith(("cudnn", "nccl"))
 
 
 def unfinished_text(document: Document) -> str | None:
     """Return in which step the program crashed or hung, None if it finished."""
-    ended = document["unfinished"]
+    ended = document.unfinished
     if ended is None:
         return None
-    number = int(ended["signal"])
-    how = "did not end within its time" if number == signal.SIGALRM else "crashed (signal %d)" % number
-    return "the program %s in its step %r" % (how, ended["step"])
+    hangs = ended.signal == signal.SIGALRM
+    how = "did not end within its time" if hangs else "crashed (signal %d)" % ended.signal
+    return "the program %s in its step %r" % (how, ended.step)
 
 
 def _cuda(number: int) -> str:

@@ -11,9 +11,11 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, framework_probe, model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
 from tests.doubles import simulated_cuda
 
@@ -127,6 +129,11 @@ def toolkit(ran: Callable[[list[str]], command.Answer], built: int = 0) -> Run:
         return ran(argv)
 
     return run
+
+
+def of_program(document: Mapping[str, Any]) -> Document:
+    """Return the document of the CUDA program if it printed this JSON."""
+    return cuda_program.parse(json.dumps(document))
 
 
 def prints(output: str, exit_code: int = 0) -> Run:

@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
 from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.module_utils.checks.contexts import CUDA_FIXTURES, cuda_host
+from tests.unit.module_utils.checks.contexts import CUDA_FIXTURES, cuda_host, of_program
 
 CATALOG = loader.load_catalog()
 LINKS = facts.link_thresholds(CATALOG)
@@ -128,8 +128,9 @@ class Board:
         )  # fmt: skip
         for name, value in changes.items():
             object.__setattr__(context, name, value)
-        devices = cuda_device_checks.run(context, self.document)[0]
-        return cuda_bandwidth_check.judge(context, self.document, devices)
+        document = of_program(self.document)
+        devices = cuda_device_checks.run(context, document)[0]
+        return cuda_bandwidth_check.judge(context, document, devices)
 
 
 def mesh(links: int, count: int = 4) -> list[list[int]]:

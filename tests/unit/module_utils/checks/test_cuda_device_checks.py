@@ -22,6 +22,7 @@ from tests.unit.module_utils.checks.contexts import (
     Run,
     by_id,
     cuda_host,
+    of_program,
     prints,
     refuse,
     simulated_gpus,
@@ -183,7 +184,7 @@ def test_remedy_for_wrong_data_names_iommu_and_acs(live: Callable[..., Run]) -> 
 )
 def test_device_query_compares_with_nvidia_smi_and_the_plan(program: Path, changes: dict[str, Any], text: str) -> None:
     document = simulated_cuda.run(program, devices="3")[1]
-    check = by_id(cuda_device_checks.run(cuda_host(prints(""), **changes), document))["cuda.device_query"]
+    check = by_id(cuda_device_checks.run(cuda_host(prints(""), **changes), of_program(document)))["cuda.device_query"]
     assert (check.status, text in str(check.found)) == ("fail", True), check.found
 
 
@@ -201,13 +202,13 @@ def test_device_query_compares_with_nvidia_smi_and_the_plan(program: Path, chang
 def test_value_that_nvidia_smi_does_not_report(program: Path, changes: dict[str, Any], status: str) -> None:
     """Drivers before branch 510 do not know the compute capability; the others report name and UUID of each GPU."""
     document = simulated_cuda.run(program, devices="3")[1]
-    check = by_id(cuda_device_checks.run(cuda_host(prints(""), **changes), document))["cuda.device_query"]
+    check = by_id(cuda_device_checks.run(cuda_host(prints(""), **changes), of_program(document)))["cuda.device_query"]
     assert check.status == status
 
 
 def test_gpu_that_cuda_does_not_list_is_a_difference(program: Path) -> None:
     document = simulated_cuda.run(program, devices="2")[1]
-    check = by_id(cuda_device_checks.run(cuda_host(prints("")), document))["cuda.device_query"]
+    check = by_id(cuda_device_checks.run(cuda_host(prints("")), of_program(document)))["cuda.device_query"]
     assert (check.status, check.found) == ("fail", "0000:1c:00.0: unknown to CUDA")
 
 
@@ -248,7 +249,7 @@ def test_single_gpu_has_no_pair_and_reduces_alone(live: Callable[..., Run], snap
 def test_libraries_that_are_not_planned_are_skipped(snapshot: SnapshotAssertion) -> None:
     plan = {"components": {"cuda": {"version": "13.2"}}, "gpus": []}
     document = json.loads((CUDA_FIXTURES / "simulated-3-gpus.json").read_text())
-    found = by_id(cuda_device_checks.run(cuda_host(refuse, plan=plan), document))
+    found = by_id(cuda_device_checks.run(cuda_host(refuse, plan=plan), of_program(document)))
     assert [found[name].reason for name in ("cuda.cudnn_handle", "cuda.nccl_all_reduce")] == snapshot
 
 
@@ -439,7 +440,7 @@ def of_document(edit: Edit, **changes: Any) -> dict[str, model.Check]:
     """Return the results for the document of three healthy GPUs, which `edit` changes."""
     document = json.loads((CUDA_FIXTURES / "simulated-3-gpus.json").read_text())
     edit(document)
-    return by_id(cuda_device_checks.run(cuda_host(refuse, **changes), document))
+    return by_id(cuda_device_checks.run(cuda_host(refuse, **changes), of_program(document)))
 
 
 @pytest.mark.parametrize("case", DOCUMENTS)

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_unprivileged_check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document
 from syrupy.assertion import SnapshotAssertion
 
 from tests.doubles import simulated_cuda
-from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, refuse
+from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, of_program, refuse
 
 Install = Callable[[str], tuple[str, str]]
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")
@@ -52,8 +53,8 @@ def installed(program: Path) -> Iterator[Install]:
     shutil.rmtree(directory)
 
 
-def of_root(program: Path, devices: str = "3") -> dict[str, Any]:
-    return simulated_cuda.run(program, devices=devices)[1]
+def of_root(program: Path, devices: str = "3") -> Document:
+    return of_program(simulated_cuda.run(program, devices=devices)[1])
 
 
 @ROOT
@@ -111,7 +112,7 @@ def test_missing_program_is_unknown(tmp_path: Path, program: Path) -> None:
 
 
 def test_as_many_as_root_but_not_all_is_unknown(program: Path) -> None:
-    answer = command.Answer(0, json.dumps(of_root(program, "2")).encode(), b"")
+    answer = command.Answer(0, json.dumps(of_root(program, "2").json).encode(), b"")
     check = cuda_unprivileged_check.judge(host(), of_root(program, "2"), answer)
     assert (check.status, check.reason) == ("unknown", "root can use 2 of 3 GPUs, see cuda.devices")
 
@@ -139,13 +140,15 @@ def test_without_a_device(
     number: int, changes: dict[str, Any], status: str, reason: str | None, snapshot: SnapshotAssertion
 ) -> None:
     text = NO_DEVICE.replace('"number": 35', f'"number": {number}')
-    check = cuda_unprivileged_check.judge(host(**changes), json.loads(text), command.Answer(0, text.encode(), b""))
+    check = cuda_unprivileged_check.judge(
+        host(**changes), of_program(json.loads(text)), command.Answer(0, text.encode(), b"")
+    )
     assert (check.status, check.reason) == (status, reason)
     assert check.found == snapshot
 
 
 def test_fewer_than_root_can_use_fails_though_root_cannot_use_all(program: Path) -> None:
-    answer = command.Answer(0, json.dumps(of_root(program, "1")).encode(), b"")
+    answer = command.Answer(0, json.dumps(of_root(program, "1").json).encode(), b"")
     check = cuda_unprivileged_check.judge(host(), of_root(program, "2"), answer)
     assert (check.status, check.found, check.expected) == ("fail", "1 usable by nobody", "3")
 

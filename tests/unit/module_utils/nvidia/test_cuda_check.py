@@ -231,4 +231,4 @@ def test_real_nvcc_compiles_it_without_a_warning() -> None:
     program = simulated_cuda.cached((simulated_cuda.SOURCE.read_bytes(), command(""), version), make)
     ran = subprocess.run([program], capture_output=True, text=True)
     found = cuda_program.parse(ran.stdout)
-    assert (ran.returncode, found["simulated"], found["outcome"] in ("devices", "no device")) == (0, None, True)
+    assert (ran.returncode, found.json["simulated"], found.outcome in ("devices", "no device")) == (0, None, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Error
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 
@@ -64,4 +65,4 @@ def test_each_number_has_a_meaning_and_a_remedy(snapshot) -> None:
     ],
 )
 def test_number_that_an_older_runtime_has_no_name_for(name: str, number: int, text: str) -> None:
-    assert cuda_errors.text({"name": name, "number": number}) == text
+    assert cuda_errors.text(Error("cudaMalloc", number, name, "")) == text

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/cuda_check"
@@ -15,7 +16,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures/cuda_check"
 def test_versions_of_a_real_run() -> None:
     found = cuda_program.parse((FIXTURES / "no-device.json").read_text())
     assert cuda_program.versions(found) == {"cuda": "13.2", "cudnn": "9.28.0", "nccl": "2.29.7"}
-    assert cuda_program.error_text(found["error"]).startswith("cudaGetDeviceCount: cudaErrorInsufficientDriver (35), ")
+    assert cuda_program.error_text(found.error).startswith("cudaGetDeviceCount: cudaErrorInsufficientDriver (35), ")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,31 @@ def test_versions_of_a_real_run() -> None:
     ],
 )
 def test_version_numbers_of_older_releases(name: str, number: int, version: str) -> None:
-    assert cuda_program.versions({"versions": {name: number}}) == {name: version}
+    assert cuda_program.versions(printed(versions={name: number})) == {name: version}
+
+
+def printed(**parts: Any) -> Document:
+    """Return the document of a program that found no device, with other parts."""
+    document = json.loads((FIXTURES / "no-device.json").read_text())
+    return cuda_program.parse(json.dumps({**document, **parts}))
+
+
+def test_the_document_is_kept_for_the_evidence_as_it_was_printed() -> None:
+    text = (FIXTURES / "simulated-3-gpus.json").read_text()
+    assert list(cuda_program.parse(text).json.items()) == list(json.loads(text).items())
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"devices": [{"index": 0}]}, r"the document\.devices\[0\]\.kernel: missing"),
+        ({"error": {"call": "cudaMalloc"}}, r"the document\.error\.number: missing"),
+        ({"unfinished": {"step": "x", "signal": "11"}}, r"the document\.unfinished\.signal: expected an integer"),
+    ],
+)
+def test_damaged_part_is_an_error(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        printed(**parts)
 
 
 @pytest.mark.parametrize("output", ["", "cuda 13000\n", "[1]", '{"schema": 2}', '{"schema": 1}'])
@@ -66,8 +91,8 @@ def test_options_for_the_planned_gpus(capabilities: list[str], listed: str, code
 
 def test_loaded_versions_are_those_of_the_files_names() -> None:
     libraries = ["/usr/lib/libcudnn.so.9.28.0", "/usr/lib/libcudnn_graph.so.9.27.0", "/opt/nccl/libnccl.so.2"]
-    assert cuda_program.loaded({"libraries": libraries}) == {"cudnn": "9.28.0", "nccl": "/opt/nccl/libnccl.so.2"}
-    assert cuda_program.loaded({"libraries": None}) == cuda_program.loaded({}) == {}
+    assert cuda_program.loaded(printed(libraries=libraries)) == {"cudnn": "9.28.0", "nccl": "/opt/nccl/libnccl.so.2"}
+    assert cuda_program.loaded(printed(libraries=None)) == cuda_program.loaded(printed()) == {}
 
 
 @pytest.mark.parametrize("missing", ["schema", *cuda_program.PARTS])
@@ -84,12 +109,13 @@ def test_error_of_another_document_shows_its_end() -> None:
 
 
 def test_library_that_returns_no_version_is_omitted() -> None:
-    assert cuda_program.versions({"versions": {"cuda": 13020, "cudnn": 0, "nccl": None}}) == {"cuda": "13.2"}
+    assert cuda_program.versions(printed(versions={"cuda": 13020, "cudnn": 0, "nccl": None})) == {"cuda": "13.2"}
 
 
 @pytest.mark.parametrize(("message", "end"), [("", ""), ("cudaErrorX", ""), ("it is busy", ", it is busy")])
 def test_text_of_an_error(message: str, end: str) -> None:
-    error = {"call": "cudaMalloc", "number": 46, "name": "cudaErrorX", "message": message}
+    error = printed(error={"call": "cudaMalloc", "number": 46, "name": "cudaErrorX", "message": message}).error
+    assert error is not None
     assert cuda_program.error_text(error) == "cudaMalloc: cudaErrorX (46)" + end
 
 
@@ -102,7 +128,7 @@ def test_text_of_an_error(message: str, end: str) -> None:
     ],
 )
 def test_text_of_a_program_that_did_not_finish(unfinished: dict[str, Any] | None, text: str | None) -> None:
-    assert cuda_program.unfinished_text({"unfinished": unfinished}) == text
+    assert cuda_program.unfinished_text(printed(unfinished=unfinished)) == text
 
 
 @pytest.mark.parametrize("options", [None, ["-gencode=x"]])
