@@ -36,7 +36,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     last_result,
     watched,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.state.watched import LISTING, observe
+from ansible_collections.gpuhost.stack.plugins.module_utils.state.damage import Begun, Recorded
+from ansible_collections.gpuhost.stack.plugins.module_utils.state.watched import LISTING, Watch, observe
 
 PACKAGES = "packages"  # the part of all packages
 CONTENT = "content of "
@@ -62,7 +63,9 @@ def record(
     `accepted`: names of damage that stays, of which the record keeps the expected state. Raise ValueError where damage
     is left, or where systemd does not tell the state of a service: nothing is recorded then.
     """
-    observed = {name: dict(part, state=observe(root, part["watch"], run)) for name, part in parts.items()}
+    observed = {
+        name: dict(part, state=observe(root, Watch.from_json(part["watch"]), run)) for name, part in parts.items()
+    }
     states = [state for part in observed.values() for state in part["state"].values() if isinstance(state, dict)]
     for state in states:
         if watched.UNANSWERED in state:  # the present state is not known, and must not become the recorded one
@@ -71,11 +74,11 @@ def record(
     left: dict[str, str] = {}
     for name, before in recorded.items():
         if name in observed:
-            now, begun = observed[name]["state"], before["begun"]
-            same_inputs = before["fingerprint"] == observed[name]["fingerprint"]
-            found = damage.damage(before, now, begun["found"] if begun else {}, same_inputs)
+            now, begun = observed[name]["state"], before.begun
+            same_inputs = before.fingerprint == observed[name]["fingerprint"]
+            found = damage.damage(before, now, begun.found if begun else {}, same_inputs)
             left.update((thing, text) for thing, text in found.items() if thing not in names)
-            _keep_expected(now, before["state"], names & set(found if begun else damage.damage(before, now)))
+            _keep_expected(now, before.state, names & set(found if begun else damage.damage(before, now)))
     for name in repaired:
         wrong = database(root).damage(name)
         if wrong and CONTENT + name not in names:
@@ -97,11 +100,11 @@ def begin(directory: str, parts: dict[str, str | None], root: str = "/", run: Ru
     content = store.read(directory, store.APPLIED) or {}
     begun, recorded = dict(content.get("begun") or {}), _recorded(directory)
     for name in sorted(set(parts) & set(recorded)):
-        before = recorded[name]["state"]
-        found = (begun.get(name) or {}).get("found")
+        part = recorded[name]
+        found = part.begun.found if part.begun else None
         if found is None:
-            now = observe(root, recorded[name]["watch"], run)
-            found = {thing: _found(thing, before, now) for thing in damage.differing(before, now)}
+            now = observe(root, part.watch, run)
+            found = {thing: _found(thing, part.state, now) for thing in damage.differing(part.state, now)}
         begun[name] = {"fingerprint": parts[name], "found": found}
     if begun == (content.get("begun") or {}):
         return False
@@ -154,20 +157,20 @@ def _compare(
     recorded, doubted = _recorded(place, managed), bool((content or {}).get("doubted"))
     found: dict[str, AppliedPart] = {}
     for name, part in recorded.items():
-        now, begun = observe(root, part["watch"], run), part["begun"]
+        now, begun = observe(root, part.watch, run), part.begun
         if begun:
-            damaged = damage.damage(part, now, begun["found"], begun["fingerprint"] == part["fingerprint"])
+            damaged = damage.damage(part, now, begun.found, begun.fingerprint == part.fingerprint)
             changed = damaged
         else:
-            damaged, changed = damage.damage(part, now), damage.messages(part["state"], now)
+            damaged, changed = damage.damage(part, now), damage.messages(part.state, now)
         changed = {thing: text for thing, text in changed.items() if thing not in names & set(damaged)}
         found[name] = AppliedPart(
-            fingerprint=part["fingerprint"] if part["is_whole"] else None,
+            fingerprint=part.fingerprint if part.is_whole else None,
             why=BEGUN if begun else "",
             changed=tuple(changed.values()),
             damage={thing: text for thing, text in damaged.items() if thing not in names},
             accepted={thing: text for thing, text in damaged.items() if thing in names},
-            repairs=damage.repairs(root, part["state"], now, changed),
+            repairs=damage.repairs(root, part.state, now, changed),
         )
     if content is not None and not any(compared.damage for compared in found.values()):
         doubted = doubted or _failed_since(place)
@@ -176,10 +179,10 @@ def _compare(
     dropped = set(managed) if content is None else set(content.get("dropped") or [])
     for name, watch in managed.items():
         part_of = recorded.get(name)
-        is_open = name in dropped if part_of is None else doubted or bool(part_of["begun"])
+        is_open = name in dropped if part_of is None else doubted or bool(part_of.begun)
         if contents or is_open:
-            watch = part_of["watch"] if part_of else watch
-            compared = _with_contents(root, found.get(name) or AppliedPart(), name, watch, place, names)
+            of_part = part_of.watch if part_of else Watch.from_json(watch)
+            compared = _with_contents(root, found.get(name) or AppliedPart(), name, of_part, place, names)
             if name in found or compared.changed or compared.accepted:
                 found[name] = compared
     return found
@@ -228,10 +231,10 @@ def reinstate(directory: str, parts: Parts, root: str = "/", run: Run = command.
     Restoring builds kernel modules again, and leaves a whole environment in use that replaces a damaged one.
     """
     for part in parts.values():
-        state, watch = part["state"], part["watch"]
-        built = observe(root, {"modules": watch.get("modules")}, run)
+        state, watch = part["state"], Watch.from_json(part["watch"])
+        built = observe(root, Watch(modules=watch.modules), run)
         state.update({name: now for name, now in built.items() if name in state and now != watched.NO_MODULES})
-        for path in watch.get("environments") or []:
+        for path in watch.environments:
             old, new = _environment_of(state, path), files.resolve(root, path)
             if old and new and old != new and file_contents.replaces(root, new, old):
                 state.pop(LISTING + old, None)
@@ -251,37 +254,46 @@ def _environment_of(state: dict[str, Any], path: str) -> str | None:
 # The files --------------------------------------------------------------------------------------------------------
 
 
-def _recorded(directory: str, managed: Parts | None = None) -> Parts:
-    """Return the recorded parts, with the listings in their states, `begun` (or None) and `is_whole`.
-
-    Of a part that an earlier version dropped only what it found is recorded: a part of `managed` that is not whole.
-    """
-    content = store.read(directory, store.APPLIED) or {}
-    parts, begun = content.get("parts") or {}, content.get("begun") or {}
+def _stored(directory: str) -> Parts:
+    """Return the parts that a complete run recorded, with the listings in their states."""
+    parts = (store.read(directory, store.APPLIED) or {}).get("parts") or {}
     listings = ((store.read(directory, store.LISTINGS) or {}).get("parts") or {}) if parts else {}
-    found = {
-        name: dict(part, state=dict(part["state"], **listings.get(name, {})), begun=begun.get(name), is_whole=True)
-        for name, part in parts.items()
-    }
+    found = {name: dict(part, state=dict(part["state"], **listings.get(name, {}))) for name, part in parts.items()}
     for part in found.values():
         if watched.LINKER_CACHE in part["state"]:  # an older one is never what is to be
             part["state"][watched.LINKER_CACHE] = watched.CURRENT
-    dropped = (store.read(directory, store.DAMAGE) or {}).get("parts") or {}
-    for name in sorted((set(dropped) & set(managed or {})) - set(found)):
-        watch = (managed or {})[name]
-        found[name] = dict(
-            _of_damage(dropped[name]), watch=with_journal(directory, watch) if name == PACKAGES else watch
-        )
     return found
 
 
-def _of_damage(part: dict[str, Any]) -> dict[str, Any]:
+def _recorded(directory: str, managed: Parts | None = None) -> dict[str, Recorded]:
+    """Return the recorded parts.
+
+    Of a part that an earlier version dropped only what it found is recorded: a part of `managed` that is not whole.
+    """
+    begun = (store.read(directory, store.APPLIED) or {}).get("begun") or {}
+    found = {
+        name: Recorded(
+            part["fingerprint"],
+            Watch.from_json(part["watch"]),
+            part["state"],
+            Begun(begun[name]["fingerprint"], begun[name]["found"]) if name in begun else None,
+        )
+        for name, part in _stored(directory).items()
+    }
+    dropped = (store.read(directory, store.DAMAGE) or {}).get("parts") or {}
+    for name in sorted((set(dropped) & set(managed or {})) - set(found)):
+        watch = (managed or {})[name]
+        watch = with_journal(directory, watch) if name == PACKAGES else watch
+        found[name] = _of_damage(dropped[name], Watch.from_json(watch))
+    return found
+
+
+def _of_damage(part: dict[str, Any], watch: Watch) -> Recorded:
     """Return a part of damage.json as a recorded one."""
     before = {thing: states["expected"] for thing, states in part["things"].items()}
     now = {thing: states["found"] for thing, states in part["things"].items()}
     found = {thing: _found(thing, before, now) for thing in before}
-    begun = {"fingerprint": part["fingerprint"], "found": found}
-    return {"fingerprint": part["fingerprint"], "state": before, "begun": begun, "is_whole": False}
+    return Recorded(part["fingerprint"], watch, before, Begun(part["fingerprint"], found), is_whole=False)
 
 
 def _found(thing: str, before: dict[str, Any], now: dict[str, Any]) -> Any:
@@ -295,7 +307,7 @@ def _write(directory: str, parts: Parts) -> bool:
     """Replace the record by parts with their whole states; return whether anything changed."""
     content, new = store.read(directory, store.APPLIED) or {}, _select(parts)
     is_closed = set(content) <= {"parts", "schema"} and store.read(directory, store.DAMAGE) is None
-    if is_closed and _select(_recorded(directory)) == new and content:
+    if is_closed and _select(_stored(directory)) == new and content:
         return False
     listings = {name: _listings(part["state"], True) for name, part in new.items()}
     store.write(directory, store.LISTINGS, {"parts": listings})
@@ -323,15 +335,15 @@ def _keep_expected(state: dict[str, Any], expected: dict[str, Any], things: Iter
 
 
 def _with_contents(
-    root: str, part: AppliedPart, name: str, watch: dict[str, Any], directory: str, accepted: Iterable[str]
+    root: str, part: AppliedPart, name: str, watch: Watch, directory: str, accepted: Iterable[str]
 ) -> AppliedPart:
     """Return a part with what differs in the content of its packages and environments."""
     wrong = []
     if name == PACKAGES:
-        names = with_journal(directory, watch)["packages"]
-        for package in watched.managed(database(root).read(names), watch.get("exact_packages") or ()):
+        names = sorted({*watch.packages, *store.journal(directory)})
+        for package in watched.managed(database(root).read(names), watch.exact_packages):
             wrong.append((package, database(root).damage(package)))
-    for path in (watch.get("environments") or []) + (watch.get("trees") or []):
+    for path in (*watch.environments, *watch.trees):
         target = files.resolve(root, path) or path
         wrong.append((target, file_contents.of_environment(root, target)))
     texts = {thing: damage.name_files(CONTENT + thing, paths) for thing, paths in wrong if paths}

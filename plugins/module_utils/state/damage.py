@@ -7,8 +7,9 @@ Damage is a difference that neither gpuhost nor the system's own upgrades cause.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from typing import Any, Iterable
+from typing import Any, Iterable, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs, SettingsLine
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
@@ -25,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state.watched import
     SERVICE,
     UNANSWERED,
     UNKNOWN,
+    Watch,
 )
 
 NAMED = 3  # how many damaged files a message names
@@ -32,6 +34,31 @@ FOREIGN = (LIBRARY_PATH, BLACKLIST, ALTERNATIVE_LINK)  # what no run of gpuhost 
 
 # Files of packages that build NVIDIA's kernel modules, or contain them.
 _MODULE_SOURCE = re.compile(r"^/usr/src/nvidia[^/]*/dkms\.conf$|^(?:/usr)?/lib/modules/.*/nvidia[^/]*\.k?o")
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """A part that a run began to change; fingerprint: the one to apply, None where it was not known.
+
+    found: {thing: its state} of what differed when the first such run began.
+    """
+
+    fingerprint: str | None
+    found: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A part as the record has it; state: {thing: its state}, as JSON, which is only compared.
+
+    is_whole: whether a complete run recorded it; else it has only what an earlier version found damaged.
+    """
+
+    fingerprint: str | None
+    watch: Watch
+    state: dict[str, Any]
+    begun: Begun | None = None
+    is_whole: bool = True
 
 
 def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -85,7 +112,7 @@ def _format(state: Any) -> str:
 
 
 def damage(
-    part: dict[str, Any], now: dict[str, Any], found: dict[str, Any] | None = None, same_inputs: bool = True
+    part: Recorded, now: dict[str, Any], found: Mapping[str, Any] | None = None, same_inputs: bool = True
 ) -> dict[str, str]:
     """Return {thing: message} of the damage of a recorded part.
 
@@ -94,12 +121,12 @@ def damage(
     what was found may be right, except for the files of packages and environments.
     """
     damaged = {}
-    before = part["state"]
-    if not part["is_whole"]:
+    before = part.state
+    if not part.is_whole:
         now = {thing: now[thing] for thing in before if thing in now}
     for thing in differing(before, now):
         expected, state = before.get(thing), now.get(thing)
-        if not _is_enforced(thing, expected, state, part["watch"]):
+        if not _is_enforced(thing, expected, state, part.watch.exact_packages):
             continue
         if found is None or thing.startswith(FOREIGN):
             damaged[thing] = _message(thing, expected, state)
@@ -114,7 +141,7 @@ def damage(
     return damaged
 
 
-def _is_enforced(thing: str, expected: Any, now: Any, watch: dict[str, Any]) -> bool:
+def _is_enforced(thing: str, expected: Any, now: Any, exact_packages: Sequence[str]) -> bool:
     """Return whether a run brings a thing back to its recorded state.
 
     The archive decides the versions of packages that are planned without one, and of dependencies; the checks judge
@@ -131,7 +158,7 @@ def _is_enforced(thing: str, expected: Any, now: Any, watch: dict[str, Any]) -> 
     if not thing.startswith(PACKAGE):
         return True
     name = thing[len(PACKAGE) :]
-    if name in (watch.get("exact_packages") or []):
+    if name in exact_packages:
         return True
     return bool(expected and expected["held"]) and not (now and now["held"] and now["status"] == expected["status"])
 

@@ -66,9 +66,8 @@ class Watch:
         return cls(**{kind: value for kind, value in data.items() if value is not None})
 
 
-def observe(root: str, watched: Mapping[str, Any], run: Run = command.run) -> dict[str, Any]:
-    """Return {thing: its state} for everything in `watched`. Raise ValueError for an unknown kind."""
-    watch = Watch.from_json(watched)
+def observe(root: str, watch: Watch, run: Run = command.run) -> dict[str, Any]:
+    """Return {thing: its state} for everything in `watch`."""
     state: dict[str, Any] = {}
     for path in watch.files:
         state["file " + path] = _file(root, path)

@@ -90,7 +90,7 @@ def test_modules_are_those_of_kernels_of_the_host(root: Path, snapshot: Snapshot
     running = os.uname().release
     shutil.rmtree(root / f"lib/modules/{running}")
     (root / f"boot/vmlinuz-{running}").unlink()
-    assert list(watched.observe(str(root), {"modules": True})) == snapshot
+    assert list(watched.observe(str(root), watched.Watch(modules=True))) == snapshot
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ def root(tmp_path: Path) -> Path:
     return build(tmp_path)
 
 
+def observe(root: str, watch: Mapping[str, Any], *run: Any) -> dict[str, Any]:
+    """Return what is observed of a watch in JSON."""
+    return watched.observe(root, watched.Watch.from_json(watch), *run)
+
+
 @pytest.fixture
 def systemd() -> Systemd:
     return Systemd()
@@ -43,7 +49,7 @@ def test_the_recorded_states_are_those_that_earlier_versions_recorded(root: Path
     for kernel, seconds in built.items():
         for module in (root / f"lib/modules/{kernel}/updates/dkms").iterdir():
             os.utime(module, (seconds, seconds))
-    found = watched.observe(str(root), WATCH, systemd)
+    found = observe(str(root), WATCH, systemd)
     listings = {thing: found.pop(thing) for thing in list(found) if thing.startswith("files of ")}
     assert found == {
         "file /etc/profile.d/cuda.sh": {
@@ -84,8 +90,8 @@ def test_nothing_is_asked_and_nothing_found_of_what_is_not_watched(root: Path) -
     def run(argv: list[str], timeout: float) -> Answer:
         raise AssertionError(argv)
 
-    assert watched.observe(str(root), {}, run) == {}
-    assert watched.observe(str(root), {field.name: None for field in dataclasses.fields(watched.Watch)}, run) == {}
+    assert observe(str(root), {}, run) == {}
+    assert observe(str(root), {field.name: None for field in dataclasses.fields(watched.Watch)}, run) == {}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +104,7 @@ def test_the_files_of_planned_and_of_held_packages_are_watched(
 ) -> None:
     put(tmp_path, "var/lib/dpkg/status", LIBCUDNN.replace("install ok", f"{held} ok"))
     put(tmp_path, "var/lib/dpkg/info/libcudnn9.list", "/.\n/usr/lib/libcudnn.so.9\n")
-    found = watched.observe(str(tmp_path), {"packages": ["libcudnn9"], **watch})
+    found = observe(str(tmp_path), {"packages": ["libcudnn9"], **watch})
     listing = {"files of libcudnn9=9.28": "/usr/lib/libcudnn.so.9\tmissing"}
     assert {thing: text for thing, text in found.items() if thing.startswith("files of ")} == (
         listing if listed else {}
@@ -107,12 +113,12 @@ def test_the_files_of_planned_and_of_held_packages_are_watched(
 
 def test_the_files_of_a_package_that_is_half_installed_are_not_watched(tmp_path: Path) -> None:
     put(tmp_path, "var/lib/dpkg/status", LIBCUDNN.replace("install ok installed", "hold ok half-installed"))
-    found = watched.observe(str(tmp_path), {"packages": ["libcudnn9"], "exact_packages": ["libcudnn9"]})
+    found = observe(str(tmp_path), {"packages": ["libcudnn9"], "exact_packages": ["libcudnn9"]})
     assert list(found) == ["package libcudnn9"]
 
 
 def test_without_the_driver_a_service_need_not_be_active(root: Path, systemd: Systemd) -> None:
-    found = watched.observe(str(root), {"services": WATCH["services"]}, systemd)
+    found = observe(str(root), {"services": WATCH["services"]}, systemd)
     assert found == {
         "service nvidia-fabricmanager": {"loaded": "not-found", "enabled": ""},
         "service nvidia-persistenced": {"loaded": "loaded", "enabled": "enabled"},
@@ -120,20 +126,20 @@ def test_without_the_driver_a_service_need_not_be_active(root: Path, systemd: Sy
 
 
 def test_what_is_loaded_and_what_is_built_are_watched_alone(root: Path) -> None:
-    assert list(watched.observe(str(root), {"driver": True})) == ["loaded NVIDIA module", "nouveau"]
-    built = watched.observe(str(root), {"modules": True})
+    assert list(observe(str(root), {"driver": True})) == ["loaded NVIDIA module", "nouveau"]
+    built = observe(str(root), {"modules": True})
     assert set(built) == {f"NVIDIA modules of kernel {kernel}" for kernel in KERNELS}
 
 
 def test_an_environment_may_be_a_directory_itself(root: Path) -> None:
-    found = watched.observe(str(root), {"environments": [f"/{ENVIRONMENT}"]})
+    found = observe(str(root), {"environments": [f"/{ENVIRONMENT}"]})
     assert found[f"environment /{ENVIRONMENT}"] == {"link": "none"}
     assert f"files of /{ENVIRONMENT}" in found
 
 
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot watch mounts, sockets; expected files, alternatives, services, "):
-        watched.observe(str(tmp_path), {"sockets": [], "mounts": ["/"], "files": []})
+        observe(str(tmp_path), {"sockets": [], "mounts": ["/"], "files": []})
 
 
 def test_the_recorded_state_of_a_file(tmp_path: Path) -> None:
@@ -163,14 +169,14 @@ def test_the_recorded_state_of_a_file(tmp_path: Path) -> None:
 )
 def test_an_answer_that_is_not_of_the_services_that_were_asked_for_tells_nothing(tmp_path: Path, text: str) -> None:
     answer = Answer(0, text.encode(), b"")
-    found = watched.observe(str(tmp_path), {"services": ["s", "t"]}, lambda *_words: answer)
+    found = observe(str(tmp_path), {"services": ["s", "t"]}, lambda *_words: answer)
     assert [list(state) for state in found.values()] == [["unanswered"], ["unanswered"]]
 
 
 @pytest.mark.parametrize(("code", "key"), [(1, "unknown"), (124, "unanswered")])
 def test_a_long_error_of_systemd_is_cut(tmp_path: Path, code: int, key: str) -> None:
     answer = Answer(code, b"", b"Failed to connect to bus: " + b"x" * 300)
-    (state,) = watched.observe(str(tmp_path), {"services": ["s"]}, lambda *_words: answer).values()
+    (state,) = observe(str(tmp_path), {"services": ["s"]}, lambda *_words: answer).values()
     assert list(state) == [key]
     assert len(state[key].removeprefix("systemctl show: ")) == 200
 
@@ -182,7 +188,7 @@ def test_the_linkers_cache_is_as_new_as_its_settings(tmp_path: Path, seconds: in
     times = {"etc/ld.so.cache": 1000, "etc/ld.so.conf.d/a.conf": 900, "etc/ld.so.conf.d/b.conf": 1000 + seconds}
     for path, when in times.items():
         os.utime(put(tmp_path, path), (when, when))
-    assert watched.observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": expected}
+    assert observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": expected}
 
 
 def test_a_setting_of_the_linker_from_the_future_or_nowhere_leaves_a_new_cache_current(tmp_path: Path) -> None:
@@ -192,8 +198,8 @@ def test_a_setting_of_the_linker_from_the_future_or_nowhere_leaves_a_new_cache_c
     os.utime(put(tmp_path, "etc/ld.so.conf.d/a.conf"), (future, future))
     (directory / "b.conf").symlink_to("none")
     put(tmp_path, "etc/ld.so.cache")
-    assert watched.observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": "current"}
+    assert observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": "current"}
     os.utime(tmp_path / "etc/ld.so.cache", (1000, 1000))
-    assert watched.observe(str(tmp_path), {"linker_cache": True}) == {
+    assert observe(str(tmp_path), {"linker_cache": True}) == {
         "cache of the dynamic linker": "older than /etc/ld.so.conf.d/a.conf"
     }

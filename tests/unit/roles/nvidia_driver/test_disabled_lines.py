@@ -29,7 +29,7 @@ def test_the_whole_line_is_commented_out_and_nothing_else(tmp_path: Path, text: 
     settings = tmp_path / "etc/modprobe.d/site.conf"
     settings.parent.mkdir(parents=True)
     settings.write_text(f"options nvidia NVreg_EnableMSI=1\n{text}")
-    now = watched.observe(str(tmp_path), {"blacklists": True})
+    now = watched.observe(str(tmp_path), watched.Watch(blacklists=True))
     lines = damage.repairs(str(tmp_path), {}, now, now).lines
     play = {
         "hosts": "localhost",
