@@ -31,7 +31,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     stable,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output, Result
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output, Result
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 

@@ -20,7 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     CheckSpec,
     Context,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Pytorch
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack
 

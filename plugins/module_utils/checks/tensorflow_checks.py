@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Tensorflow
 
 _NAME = "TensorFlow"

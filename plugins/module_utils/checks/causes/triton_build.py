@@ -13,7 +13,7 @@ import re
 from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import FAIL, HOST, REAPPLY, Check
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned, Pytorch
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 

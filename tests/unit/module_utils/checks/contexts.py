@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, framework_probe, model
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program

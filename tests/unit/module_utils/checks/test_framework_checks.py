@@ -18,7 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.framework_probe import MARK
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import CheckSpec
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework import Output
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.checks.contexts import host, probe_output
