@@ -23,8 +23,14 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     secure_boot,
     system,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Distribution, Kernel
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Driver, NvidiaSmi, SignaturesEnforced
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import (
+    Driver,
+    Environment,
+    NvidiaSmi,
+    SignaturesEnforced,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
     ProbedPackage,
     Repository,
@@ -50,7 +56,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 
 Part = TypeVar("Part")
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system")
-OWN_FOLDERS = (os.path.dirname(installed_stack.TENSORFLOW),)  # all that a run with frameworks alone writes to
+OWN_FOLDERS = (frameworks.FOLDER,)  # all that a run with frameworks alone writes to
 
 
 @dataclass(frozen=True)
@@ -65,20 +71,21 @@ class Options:
     repository_check: bool = True
     repository_patterns: List[str] = option([], default=None)
     package_patterns: List[str] = option([], default=None)
-    tensorflow_path: str = option(installed_stack.TENSORFLOW, type="path")
+    tensorflow_path: str = option(frameworks.FOLDER + "/tensorflow", type="path")
     driver_packages: str = option("(?!)", default=None)  # a regular expression of their names
     distro_cuda_package: str = option("", default=None)
     kernel_header_offers: bool = False
     kernel_tools: List[str] = option([], default=None)
     module_compressors: Dict[str, Any] = option({}, default=None)
     prebuilt_modules: str = option("", default=None)  # a glob of their packages
-    pytorch_path: str = option(installed_stack.PYTORCH, type="path")
+    pytorch_path: str = option(frameworks.FOLDER + "/pytorch", type="path")
     contents: bool = False
     accept_damage: List[str] = option([])
     directories: List[str] = option([])
     managed: Dict[str, Any] = option({})
     state_directory: str = option(store.DIRECTORY, type="path")
     timeout_factor: float = 1
+    environment_paths: Dict[str, Any] = option({})
 
 
 class _Attempts:
@@ -102,7 +109,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
     machine = os.uname().machine
     distribution = attempt("distribution", lambda: os_release.read(root))
     gpus, switches = attempt("PCI devices", lambda: pci.read(root)) or ((), ())
-    tf_path, torch_path = options.tensorflow_path, options.pytorch_path
+    paths = frameworks.paths(options)
     driver = _driver(root, run, attempt)
     repository = _repository(root, options, machine, run, distribution)
     state = files.under(root, options.state_directory)
@@ -136,10 +143,10 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
         repository=repository,
         repository_files=_sources(root, options, repository, distribution, run, attempt),
         cuda=attempt("CUDA", lambda: installed_stack.cuda(root, options.distro_cuda_package)),
-        tensorflow=attempt("TensorFlow", lambda: installed_stack.tensorflow(root, tf_path)),
-        tensorflow_in_the_way=attempt("TensorFlow's path", lambda: installed_stack.path_conflict(root, tf_path)),
-        pytorch=attempt("PyTorch", lambda: installed_stack.pytorch(root, torch_path)),
-        pytorch_in_the_way=attempt("PyTorch's path", lambda: installed_stack.path_conflict(root, torch_path)),
+        environments={each.name: _environment(root, each, paths[each.name], attempt) for each in frameworks.FRAMEWORKS},
+        environments_in_the_way={
+            each.name: _path_conflict(root, each, paths[each.name], attempt) for each in frameworks.FRAMEWORKS
+        },
         secure_boot=attempt("Secure Boot", lambda: secure_boot.state(root)) or "unknown",
         secure_boot_keys=attempt("module signing keys", lambda: module_keys.dkms_keys(root)) or (),
         trusted_certificates=attempt("trusted certificates", lambda: secure_boot.trusted_certificates(root)),
@@ -162,6 +169,14 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
     if options.contents:
         attempt("content of packages", digests.check_md5)
     return replace(found, errors=tuple(attempt.errors))
+
+
+def _environment(root: str, framework: frameworks.Framework, path: str, attempt: _Attempts) -> Environment | None:
+    return attempt(framework.label, lambda: installed_stack.environment(root, framework, path))
+
+
+def _path_conflict(root: str, framework: frameworks.Framework, path: str, attempt: _Attempts) -> str | None:
+    return attempt(framework.label + "'s path", lambda: installed_stack.path_conflict(root, path))
 
 
 def _kernel(root: str, running: str, options: Options, run: Run) -> Kernel:

@@ -51,12 +51,16 @@ options:
   distro_cuda_package:
     description: The package of the distribution's own CUDA toolkit.
     type: str
+  environment_paths:
+    description: Paths of environments by the name of the framework; F(/opt/gpuhost/NAME) for those that are not named.
+    type: dict
+    default: {}
   tensorflow_path:
-    description: Path of the TensorFlow environment.
+    description: Path of the TensorFlow environment; O(environment_paths) takes precedence.
     type: path
     default: /opt/gpuhost/tensorflow
   pytorch_path:
-    description: Path of the PyTorch environment.
+    description: Path of the PyTorch environment; O(environment_paths) takes precedence.
     type: path
     default: /opt/gpuhost/pytorch
   kernel_header_offers:
@@ -261,22 +265,15 @@ probe:
     cuda:
       description: C(installed) toolkits, the C(default) one, and the version of the C(distro)'s own.
       type: dict
-    tensorflow:
+    environments:
       description: >-
-        C(path), C(version) and C(python) of the environment at O(tensorflow_path), and the beginning of the SHA-256 of
-        its C(lock) if gpuhost built it.
+        C(path), C(version) and C(python) of each framework's environment, by the framework's name, and the beginning of
+        the SHA-256 of its C(lock) if gpuhost built it; null without an environment.
       type: dict
-    tensorflow_in_the_way:
-      description: What is at O(tensorflow_path) and is not a link to an environment of gpuhost.
-      type: str
-    pytorch:
+    environments_in_the_way:
       description: >-
-        C(path), C(version) and C(python) of the environment at O(pytorch_path), and the beginning of the SHA-256 of
-        its C(lock) if gpuhost built it.
+        What is at the path of each framework's environment and is not a link to an environment of gpuhost, or null.
       type: dict
-    pytorch_in_the_way:
-      description: What is at O(pytorch_path) and is not a link to an environment of gpuhost.
-      type: str
     secure_boot:
       description: V(enabled), V(disabled) or V(unknown).
       type: str
@@ -360,15 +357,39 @@ probe:
       description: A message for each part that could not be read.
       type: list
       elements: str
+    tensorflow:
+      description: As C(environments.tensorflow), for tasks that were written for 0.1.0; so are the following ones.
+      type: dict
+    tensorflow_in_the_way:
+      description: As C(environments_in_the_way.tensorflow).
+      type: str
+    pytorch:
+      description: As C(environments.pytorch).
+      type: dict
+    pytorch_in_the_way:
+      description: As C(environments_in_the_way.pytorch).
+      type: str
 """
 
 import dataclasses
 import os
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, module_options, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+
+# The frameworks whose environments had keys of their own in 0.1.0, which tasks of users may read.
+EARLIER = ("tensorflow", "pytorch")
+
+
+def with_earlier_names(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a probe's JSON with the keys of 0.1.0 as well."""
+    for name in EARLIER:
+        conflict = found["environments_in_the_way"][name]
+        found = {**found, name: found["environments"][name], name + "_in_the_way": conflict}
+    return found
 
 
 def of_machine(repositories: dict[str, str | dict[str, str]], machine: str) -> dict[str, str]:
@@ -397,7 +418,7 @@ def main() -> None:
     module.no_log_values.update(secret for secret in secrets if secret)  # they are in the invocation
     options = dataclasses.replace(module_options.read(probe.Options, module.params), repositories=repositories)
     probed = probe.probe("/", options, command.patient(options.timeout_factor))
-    module.exit_json(changed=False, probe=urls.without_credentials(to_json(probed)))
+    module.exit_json(changed=False, probe=urls.without_credentials(with_earlier_names(to_json(probed))))
 
 
 if __name__ == "__main__":

@@ -43,8 +43,12 @@ options:
     type: str
     choices: [auto, working, not_loaded]
     default: auto
+  environment_paths:
+    description: Paths of environments by the name of the framework; F(/opt/gpuhost/NAME) for those that are not named.
+    type: dict
+    default: {}
   tensorflow_path:
-    description: The path of the TensorFlow environment.
+    description: The path of the TensorFlow environment; O(environment_paths) takes precedence.
     type: path
     default: /opt/gpuhost/tensorflow
   state_directory:

@@ -23,7 +23,9 @@ def test_every_check_has_a_result():
     """On a host with nothing but a PyTorch environment that cannot be started."""
     plan = Planned.from_json({"components": {"pytorch": {"version": "2.15.0", "cuda": "13.2"}}})
     missing = command.Answer(command.NOT_STARTED, b"", b"python: No such file or directory")
-    context = model.Context(plan, "/nonexistent", lambda *args: missing, 0, "loaded", "working", "", 0, None)
+    context = model.Context(
+        plan, "/nonexistent", lambda *args: missing, 0, "loaded", "working", {"pytorch": "/nonexistent"}, 0, None
+    )
     assert [check["id"] for check in verify.verify(context)["checks"]] == [spec.id for spec in SPECS]
 
 

@@ -9,7 +9,7 @@ import re
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, Mapping, Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -273,6 +273,7 @@ class Context:
     run: run(argv, timeout[, env]), returns a command.Answer
     kernel_module: loaded, built or not_managed (see the option of gpu_verify)
     driver_state: working or not_loaded
+    environment_paths: the path of each framework's environment, by the framework's name
     pci_gpus: number of NVIDIA GPUs on the PCI bus
     smi: the result of nvidia_smi.read, None without nvidia-smi
     simulated: what is simulated on this host, one line each
@@ -300,7 +301,7 @@ class Context:
     expect_gpus: int
     kernel_module: str
     driver_state: str
-    tensorflow_path: str
+    environment_paths: Mapping[str, str]
     pci_gpus: int
     smi: NvidiaSmi | None
     simulated: list[str] = field(default_factory=list)

@@ -22,7 +22,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Pytorch
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack
 
 _NAME = "PyTorch"
 _NOT_LOCKED = "The environment differs from its lock file. " + REAPPLY
@@ -77,11 +76,12 @@ CHECKS = (VERSION, BUILT_FOR_CUDA, CUDA_LIBRARIES, DEVICES, MATMUL, CONVOLUTION,
 USES_GPUS = (DEVICES, MATMUL, CONVOLUTION, TRITON)
 
 
-def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
+def run(context: Context) -> list[Check]:
     """Run the probe, judge its output, and compare that with what users get; nothing if the plan has no PyTorch."""
     component = context.plan.component(Pytorch)
     if component is None:
         return []
+    path = context.environment_paths["pytorch"]
 
     def probed(users: Sequence[str] | None = None) -> list[Check]:
         return _judge(context, component, framework_checks.run_probe(context, "pytorch", path, users=users))

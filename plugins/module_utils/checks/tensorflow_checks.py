@@ -90,11 +90,13 @@ def run(context: Context) -> list[Check]:
 
     def probed(users: Sequence[str] | None = None) -> list[Check]:
         verbose = {"TF_CPP_MIN_LOG_LEVEL": "0"}  # it says which GPUs it leaves out
-        answer = framework_checks.run_probe(context, "tensorflow", context.tensorflow_path, verbose, users)
+        answer = framework_checks.run_probe(
+            context, "tensorflow", context.environment_paths["tensorflow"], verbose, users
+        )
         return _judge(context, component, answer)
 
     version, *others = probed()
-    version = framework_checks.of_sitecustomize(context, version, "tensorflow", context.tensorflow_path)
+    version = framework_checks.of_sitecustomize(context, version, "tensorflow", context.environment_paths["tensorflow"])
     return users_environment.compare(context, [version, *others], probed)
 
 

@@ -26,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi
@@ -56,7 +57,7 @@ class Options:
     expect_gpus: Optional[int] = None
     kernel_module: str = option("loaded", choices=["loaded", "built", "not_managed"])
     driver_state: str = option("auto", choices=["auto", "working", "not_loaded"])
-    tensorflow_path: str = option(installed_stack.TENSORFLOW, type="path")
+    tensorflow_path: str = option(frameworks.FOLDER + "/tensorflow", type="path")
     state_directory: str = option(store.DIRECTORY, type="path")
     # Not a secret: no_log keeps 20 kB of C++ out of the system journal.
     cuda_check_source: str = option("", default=None, no_log=True)
@@ -70,6 +71,7 @@ class Options:
     unknown: str = option(model.FAIL, choices=[model.FAIL, model.WARN])
     timeout_factor: float = 1
     fail: bool = False
+    environment_paths: Dict[str, Any] = option({})
 
 
 def context(options: Options, root: str = "/", run: Run = command.run) -> model.Context:
@@ -94,6 +96,7 @@ def context(options: Options, root: str = "/", run: Run = command.run) -> model.
         plan=plan,
         expect_gpus=len(plan.gpus) if options.expect_gpus is None else options.expect_gpus,
         driver_state=driver_state,
+        environment_paths=frameworks.paths(options),
         waivers=[model.Waiver(**waiver) for waiver in options.waivers],
     )
     return model.Context(

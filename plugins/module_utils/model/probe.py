@@ -50,8 +50,9 @@ class Probe:
     """Everything that gpu_probe reads from a host; a part that could not be read is None, with a message in `errors`.
 
     architecture: as `uname -m` prints it. uid: the user that it read as, 0 for root; may_write: whether that user may
-    write to a directory, by path. changed_packages: those that gpuhost changed. newer_state: which record a later
-    gpuhost wrote. errors: why parts could not be read, "PART: CAUSE".
+    write to a directory, by path. environments: that of each framework, by name; environments_in_the_way: what is at
+    its path and is no link of gpuhost's. changed_packages: those that gpuhost changed. newer_state: which record a
+    later gpuhost wrote. errors: why parts could not be read, "PART: CAUSE".
 
     Records in the host's state directory, and the applied plan, are JSON as gpuhost of some version left it, which a
     host passes on: run (the run that changes the host), verified, requested and verified_plan (of the verified
@@ -85,10 +86,8 @@ class Probe:
     repository: Repository | None = None
     repository_files: RepositoryFiles | None = None
     cuda: InstalledCuda | None = None
-    tensorflow: Environment | None = None
-    tensorflow_in_the_way: str | None = None
-    pytorch: Environment | None = None
-    pytorch_in_the_way: str | None = None
+    environments: Mapping[str, Environment | None] = dataclasses.field(default_factory=dict)
+    environments_in_the_way: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     secure_boot: str = "unknown"
     secure_boot_keys: tuple[SigningKey, ...] = ()
     trusted_certificates: tuple[str, ...] | None = None

@@ -10,13 +10,12 @@ import re
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import Framework
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment, InstalledCuda
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 
 APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
 SIMULATED = "/usr/share/gpuhost-simulated"
-TENSORFLOW = "/opt/gpuhost/tensorflow"
-PYTORCH = "/opt/gpuhost/pytorch"
 _ENVIRONMENT = re.compile(r"/environments/[^/]+-([0-9a-f]{8})(?:-\d+)?$")
 _CUDA_TREE = re.compile(r"^cuda-(\d+\.\d+)$")
 
@@ -43,34 +42,25 @@ def _has_nvcc(root: str, tree: str) -> bool:
     return os.path.exists(files.under(root, "/usr/local/%s/bin/nvcc" % tree))
 
 
-def tensorflow(root: str, path: str = TENSORFLOW) -> Environment | None:
-    """Return the TensorFlow environment, None without one.
+def environment(root: str, framework: Framework, path: str) -> Environment | None:
+    """Return a framework's environment, None without one.
 
     The lock is known by the name that the role framework_env gives an environment. The version is read from the
     name of the metadata directory: an import takes six seconds. `path` may be a link.
     """
-    return _framework(root, path, "tensorflow")
-
-
-def pytorch(root: str, path: str = PYTORCH) -> Environment | None:
-    """Return the PyTorch environment, None without one."""
-    return _framework(root, path, "torch")
-
-
-def _framework(root: str, path: str, package: str) -> Environment | None:
-    dist_info = re.compile(r"^%s-(.+)\.dist-info$" % package)
-    environment = files.resolve(root, path) or path
-    for python in files.names(root, environment + "/lib"):
-        for name in files.names(root, "%s/lib/%s/site-packages" % (environment, python)):
+    dist_info = re.compile(r"^%s-(.+)\.dist-info$" % framework.package)
+    directory = files.resolve(root, path) or path
+    for python in files.names(root, directory + "/lib"):
+        for name in files.names(root, "%s/lib/%s/site-packages" % (directory, python)):
             match = dist_info.match(name)
             if match:
-                lock = _ENVIRONMENT.search(environment)
+                lock = _ENVIRONMENT.search(directory)
                 version = python.replace("python", "")
                 return Environment(match.group(1), version, path, lock.group(1) if lock else None)
     return None
 
 
-def path_conflict(root: str, path: str = TENSORFLOW) -> str | None:
+def path_conflict(root: str, path: str) -> str | None:
     """Return what occupies the path of the environment's link, None if it is free or has framework_env's own link."""
     real = files.under(root, path)
     if os.path.islink(real):

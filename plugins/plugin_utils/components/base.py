@@ -156,10 +156,14 @@ class PackagedPart(Part[PlannedPackages]):
 
 
 class EnvironmentPart(Part[PlannedEnvironment]):
-    """A framework in a Python environment. training: what reports call its training; training_file: its evidence."""
+    """A framework in a Python environment.
+
+    training: what reports call its training; training_file: its evidence; path: the link to the environment in use.
+    """
 
     training: ClassVar[str]
     training_file: ClassVar[str]
+    path: ClassVar[str]
 
     def installed(self, planned: PlannedEnvironment | None, probe: Probe, catalog: Catalog) -> str | None:
         """Return the framework's version in the environment in use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import PYTORCH
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, PytorchRelease
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
@@ -23,11 +24,12 @@ TRITON_BUILD_MISSING = FindingSpec(
 class Pytorch(EnvironmentPart[PytorchComponent]):
     """PyTorch in an environment of its own, with the CUDA libraries of its wheels."""
 
-    name = "pytorch"
-    label = "PyTorch"
+    name = PYTORCH.name
+    label = PYTORCH.label
     role = "pytorch_env"
     training = "smoke training with PyTorch"
-    training_file = "smoke_train_pytorch"
+    training_file = PYTORCH.training_file
+    path = PYTORCH.path
     follows_host = ("compiler_packages", "header_packages")
     build_variables = ("pytorch_env_build_packages",)
     findings = (TRITON_BUILD_MISSING,)

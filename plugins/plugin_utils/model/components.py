@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 
 # In the order of tables. The keys are also the request's names and those of the plan's JSON.
@@ -13,16 +14,12 @@ LABELS = {
     "cuda": "CUDA toolkit",
     "cudnn": "cuDNN",
     "nccl": "NCCL",
-    "tensorflow": "TensorFlow",
-    "pytorch": "PyTorch",
+    **{framework.name: framework.label for framework in frameworks.FRAMEWORKS},
 }
 COMPONENTS = tuple(LABELS)
 PACKAGED = ("driver", "cuda", "cudnn", "nccl")
-FRAMEWORKS = ("tensorflow", "pytorch")
-TRAINING_FILES = {
-    "tensorflow": "smoke_train",
-    "pytorch": "smoke_train_pytorch",
-}  # the evidence of each framework's training
+FRAMEWORKS = tuple(framework.name for framework in frameworks.FRAMEWORKS)
+TRAINING_FILES = {framework.name: framework.training_file for framework in frameworks.FRAMEWORKS}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import packages, probe, records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import (
     DiskSpace,
     Display,
@@ -137,7 +138,14 @@ class Probe(probe.Probe):
 
     @classmethod
     def from_json(cls, data: Any) -> Probe:
-        """Read the `probe` of gpuhost.stack.gpu_probe; raises records.RecordError with the path of a wrong field."""
+        """Read the `probe` of gpuhost.stack.gpu_probe; raises records.RecordError with the path of a wrong field.
+
+        Earlier releases named the environment of each framework, and what is in its way, in a field of its own.
+        """
+        if isinstance(data, Mapping) and "environments" not in data:
+            for key, suffix in (("environments", ""), ("environments_in_the_way", "_in_the_way")):
+                values = {framework.name: data.get(f"{framework.name}{suffix}") for framework in FRAMEWORKS}
+                data = {**data, key: {name: value for name, value in values.items() if value is not None}}
         return records.from_json(cls, data, "probe")
 
     @property
@@ -162,9 +170,9 @@ class Probe(probe.Probe):
         return key_id in self.kernel_keys
 
     def environment(self, framework: str) -> Environment | None:
-        """Return the environment of `tensorflow` or `pytorch`."""
-        return {"tensorflow": self.tensorflow, "pytorch": self.pytorch}[framework]
+        """Return the environment of a framework, by its name."""
+        return self.environments.get(framework)
 
     def path_conflict(self, framework: str) -> str | None:
         """Return what occupies the path of a framework's environment, such as `a directory`; gpuhost's link is None."""
-        return {"tensorflow": self.tensorflow_in_the_way, "pytorch": self.pytorch_in_the_way}[framework]
+        return self.environments_in_the_way.get(framework)

@@ -95,7 +95,7 @@ class SimulatedHost:
         arguments = {
             "kernel_module": "loaded",
             "driver_state": "auto",
-            "tensorflow_path": "/nonexistent",
+            "environment_paths": {"tensorflow": "/nonexistent", "pytorch": "/nonexistent"},
             "fabric_manager_packages": list(load_catalog().packages.fabric_manager),
             "gpu_counters": facts.gpu_counters(load_catalog()),
             "xid_errors": facts.xid_errors(load_catalog()),

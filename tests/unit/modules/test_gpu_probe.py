@@ -46,8 +46,23 @@ def test_the_action_adds_the_options_that_the_module_needs() -> None:
 
 def test_every_part_of_the_probe_is_documented(tmp_path):
     options = probe.Options(None, {}, True, (), (), "/opt/gpuhost/tensorflow", "(?!)", "nvidia-cuda-toolkit")
-    found = probe.probe(str(tmp_path), options)
-    assert list(yaml.safe_load(gpu_probe.RETURN)["probe"]["contains"]) == list(to_json(found))
+    found = gpu_probe.with_earlier_names(to_json(probe.probe(str(tmp_path), options)))
+    assert list(yaml.safe_load(gpu_probe.RETURN)["probe"]["contains"]) == list(found)
+
+
+def test_environments_have_the_names_of_earlier_releases_as_well(tmp_path, capsys):
+    """By PyTorch's metadata directory in an environment, and a file at TensorFlow's path."""
+    (tmp_path / "torch/lib/python3.11/site-packages/torch-2.15.0+cu132.dist-info").mkdir(parents=True)
+    (tmp_path / "tensorflow").write_text("")
+    paths = {"environment_paths": {"pytorch": str(tmp_path / "torch")}, "tensorflow_path": str(tmp_path / "tensorflow")}
+    with patch_module_args({**facts.probe_options(load_catalog()), **paths}), pytest.raises(SystemExit):
+        gpu_probe.main()
+    found = json.loads(capsys.readouterr().out)["probe"]
+    expected = {"version": "2.15.0+cu132", "python": "3.11", "path": str(tmp_path / "torch")}
+    assert found["environments"] == {"tensorflow": None, "pytorch": expected}
+    assert (found["tensorflow"], found["pytorch"]) == (None, expected)
+    assert found["environments_in_the_way"] == {"tensorflow": "a file", "pytorch": "a directory"}
+    assert (found["tensorflow_in_the_way"], found["pytorch_in_the_way"]) == ("a file", "a directory")
 
 
 def test_of_the_repositories_the_one_for_this_machines_architecture_is_read(tmp_path, capsys):

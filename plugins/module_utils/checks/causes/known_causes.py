@@ -27,6 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Symptom,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu as PciGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
@@ -49,8 +50,8 @@ ON_DEVICES = (
     *("cuda.nccl_all_reduce", "cuda.bandwidth", "cuda.unprivileged"),
 )
 OF_FRAMEWORKS = (
-    *("tensorflow.devices", "tensorflow.matmul", "tensorflow.convolution"),
-    *("pytorch.devices", "pytorch.matmul", "pytorch.convolution", "pytorch.triton"),
+    *("%s.%s" % (each.name, part) for each in FRAMEWORKS for part in ("devices", "matmul", "convolution")),
+    "pytorch.triton",
 )
 _IGNORED = re.compile(
     r"Ignoring visible gpu device \(device: \d+, name: (.*?), pci bus id: ([0-9A-Fa-f:.]+)[^)]*\) with "

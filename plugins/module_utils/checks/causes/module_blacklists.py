@@ -23,13 +23,14 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program, kernel_log, proc_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import foreign_settings
 
 NOT_LOADED_EXIT = 9  # of nvidia-smi
 CHECKS = (  # that fail where no module is loaded
     *("driver.nvidia_smi", "driver.gpu_count", "driver.module_matches_user_space", "driver.pci_binding"),
-    *("cuda.devices", "tensorflow.devices", "pytorch.devices"),
+    *("cuda.devices", *("%s.devices" % each.name for each in FRAMEWORKS)),
 )
 _IN_FILES = (
     "Remove that line, run `update-initramfs -u` (with dracut, `dracut -f`) and `modprobe nvidia`. `ansible-playbook "

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 
-ENVIRONMENT_PATHS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}
 PATH_TAKEN = FindingSpec(
     "path-taken",
     "A directory, a file or a foreign link occupies `/opt/gpuhost/tensorflow` or `/opt/gpuhost/pytorch`, "
@@ -23,7 +21,7 @@ def check_environment_paths(context: Context, findings: Findings) -> None:
         found = context.probe.path_conflict(name)
         if found and part.planned(context.components):
             environment = context.probe.environment(name)
-            path = environment.path if environment and environment.path else ENVIRONMENT_PATHS[name]
+            path = environment.path if environment and environment.path else part.path
             PATH_TAKEN.add_problem(
                 findings,
                 f"found {found} at {path}, expected nothing or gpuhost's own link to the {label} environment",

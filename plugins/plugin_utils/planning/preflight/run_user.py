@@ -40,7 +40,7 @@ def _ordinary_user(probe: Probe, findings: Findings) -> None:
             "gpu_stack_scope=frameworks uses",
             f"once, as root on the host: install -d -o USER {path} (with that user's name); or add --become",
         )
-    if not (probe.python.ensurepip or probe.tensorflow or probe.pytorch):  # an environment came with the installer
+    if not (probe.python.ensurepip or any(probe.environments.values())):  # an environment came with the installer
         VENV_MISSING.add_problem(
             findings,
             f"Python {probe.python.default or '3'} of the host has no ensurepip and creates no environment; "

@@ -33,6 +33,7 @@ PLAN: dict[str, Any] = {
     },
     "gpus": [{"pci_id": "10de:2335"}, {"pci_id": "10de:2335"}],
 }
+PATHS = {"tensorflow": "/opt/tf", "pytorch": "/opt/torch"}
 
 
 def nvidia_smi(count: int = 2, version: str = "580.95.05", exit_code: int = 0, message: str = "") -> NvidiaSmi:
@@ -53,7 +54,7 @@ def refuse(*args: object) -> command.Answer:
 def host(root: Path = Path("/nonexistent"), **changes: Any) -> model.Context:
     """Return a host with two GPUs on which everything is as planned; plan: in JSON."""
     base = model.Context(
-        Planned.from_json(changes.pop("plan", PLAN)), str(root), refuse, 2, "loaded", "working", "/opt/tf", 2,
+        Planned.from_json(changes.pop("plan", PLAN)), str(root), refuse, 2, "loaded", "working", PATHS, 2,
         nvidia_smi(), workspaces=(tempfile.gettempdir(),),
     )  # fmt: skip
     return dataclasses.replace(base, **changes)
@@ -107,7 +108,7 @@ def simulated_gpus(**changes: Any) -> NvidiaSmi:
 def cuda_host(run: Run, **changes: Any) -> model.Context:
     """Return a host with three GPUs on which everything is as planned; plan: in JSON."""
     base = model.Context(
-        Planned.from_json(changes.pop("plan", CUDA_PLAN)), "/nonexistent", run, 3, "loaded", "working", "/opt/tf", 3,
+        Planned.from_json(changes.pop("plan", CUDA_PLAN)), "/nonexistent", run, 3, "loaded", "working", PATHS, 3,
         simulated_gpus(), cuda_check_source=CUDA_SOURCE, workspaces=(tempfile.gettempdir(),),
     )  # fmt: skip
     return dataclasses.replace(base, **changes)

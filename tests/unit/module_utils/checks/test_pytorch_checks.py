@@ -71,7 +71,7 @@ def context(
         expect_gpus=gpus,
         kernel_module="loaded",
         driver_state="working",
-        tensorflow_path="/opt/gpuhost/tensorflow",
+        environment_paths={"pytorch": "/opt/gpuhost/pytorch"},
         pci_gpus=gpus,
         smi=None,
         simulated=list(simulated),

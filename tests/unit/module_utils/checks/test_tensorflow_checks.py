@@ -89,7 +89,15 @@ NO_VERSIONS = {"is_cuda_build": True, "is_rocm_build": False}
 def host(run: Callable[..., command.Answer], **changes: Any) -> model.Context:
     plan = {"components": {"tensorflow": {"version": "2.21.0", "cuda_libraries": "wheel"}}}
     base = model.Context(
-        Planned.from_json(changes.pop("plan", plan)), "/nonexistent", run, 2, "loaded", "working", PREFIX, 2, None
+        Planned.from_json(changes.pop("plan", plan)),
+        "/nonexistent",
+        run,
+        2,
+        "loaded",
+        "working",
+        {"tensorflow": PREFIX},
+        2,
+        None,
     )
     return dataclasses.replace(base, **changes)
 
@@ -309,7 +317,9 @@ def test_probe_in_a_real_tensorflow_environment() -> None:
     metadata = "from importlib.metadata import version; print(version('tensorflow'))"
     version = subprocess.run([REAL, "-c", metadata], capture_output=True, check=True, text=True).stdout.strip()
     plan = {"components": {"tensorflow": {"version": version, "cuda_libraries": "wheel"}}}
-    context = host(command.run, root="/", tensorflow_path=str(REAL.parents[1]), plan=plan, **SIMULATED)
+    context = host(
+        command.run, root="/", environment_paths={"tensorflow": str(REAL.parents[1])}, plan=plan, **SIMULATED
+    )
     found = {check.id: check for check in tensorflow_checks.run(context)}
     without_cuda = found["tensorflow.built_for_cuda"].found == "built without CUDA"
     failed = {check.id: check.found for check in found.values() if check.status not in ("pass", "skip")}

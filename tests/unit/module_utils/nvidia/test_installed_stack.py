@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import InstalledCuda
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment, InstalledCuda
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack
 
 from tests.unit.module_utils.host_files import link, put
+
+
+def environment(root: Path, name: str, path: str = "") -> Environment | None:
+    (framework,) = (each for each in FRAMEWORKS if each.name == name)
+    return installed_stack.environment(str(root), framework, path or framework.path)
 
 
 def test_cuda_trees_and_default_link(tmp_path: Path) -> None:
@@ -38,9 +44,9 @@ def test_cuda_trees_and_default_link(tmp_path: Path) -> None:
 def test_tensorflow_by_its_metadata(tmp_path: Path) -> None:
     site = "/opt/gpuhost/tensorflow/lib/python3.11/site-packages"
     put(tmp_path, f"{site}/tensorflow_io_gcs_filesystem-0.37.dist-info/METADATA")
-    assert installed_stack.tensorflow(str(tmp_path)) is None
+    assert environment(tmp_path, "tensorflow") is None
     put(tmp_path, f"{site}/tensorflow-2.21.0.dist-info/METADATA")
-    assert to_json(installed_stack.tensorflow(str(tmp_path))) == {
+    assert to_json(environment(tmp_path, "tensorflow")) == {
         "path": "/opt/gpuhost/tensorflow",
         "version": "2.21.0",
         "python": "3.11",
@@ -53,13 +59,13 @@ def test_link_is_resolved_within_the_root(tmp_path: Path, directory: str) -> Non
     put(tmp_path, f"{environments}/new/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
     put(tmp_path, f"{environments}/old/lib/python3.12/site-packages/tensorflow-2.20.0.dist-info/METADATA")
     link(tmp_path, "/opt/gpuhost/tensorflow", f"{directory}/old")
-    assert to_json(installed_stack.tensorflow(str(tmp_path))) == {
+    assert to_json(environment(tmp_path, "tensorflow")) == {
         "path": "/opt/gpuhost/tensorflow",
         "version": "2.20.0",
         "python": "3.12",
     }
     link(tmp_path, "/opt/gpuhost/dangling", f"{directory}/removed")
-    assert installed_stack.tensorflow(str(tmp_path), "/opt/gpuhost/dangling") is None
+    assert environment(tmp_path, "tensorflow", "/opt/gpuhost/dangling") is None
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,7 @@ def test_an_environment_is_named_after_its_lock(tmp_path: Path, name: str, lock:
     """A number at the end marks the replacement of a damaged one (framework_env/files/state.py)."""
     put(tmp_path, f"/opt/gpuhost/environments/{name}/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
     link(tmp_path, "/opt/gpuhost/tensorflow", f"environments/{name}")
-    found = installed_stack.tensorflow(str(tmp_path))
+    found = environment(tmp_path, "tensorflow")
     assert found
     assert found.lock == lock
 
@@ -80,16 +86,16 @@ def test_pytorch_by_its_metadata(tmp_path: Path) -> None:
     put(tmp_path, f"{environments}/t/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
     put(tmp_path, f"{environments}/p/lib/python3.11/site-packages/torchvision-0.30.0.dist-info/METADATA")
     link(tmp_path, "/opt/gpuhost/tensorflow", "environments/t")
-    assert installed_stack.pytorch(str(tmp_path)) is None
+    assert environment(tmp_path, "pytorch") is None
     link(tmp_path, "/opt/gpuhost/pytorch", "environments/p")
-    assert installed_stack.pytorch(str(tmp_path)) is None
+    assert environment(tmp_path, "pytorch") is None
     put(tmp_path, f"{environments}/p/lib/python3.11/site-packages/torch-2.15.0.dist-info/METADATA")
-    assert to_json(installed_stack.pytorch(str(tmp_path))) == {
+    assert to_json(environment(tmp_path, "pytorch")) == {
         "path": "/opt/gpuhost/pytorch",
         "version": "2.15.0",
         "python": "3.11",
     }
-    assert to_json(installed_stack.tensorflow(str(tmp_path))) == {
+    assert to_json(environment(tmp_path, "tensorflow")) == {
         "path": "/opt/gpuhost/tensorflow",
         "version": "2.21.0",
         "python": "3.11",
@@ -98,12 +104,12 @@ def test_pytorch_by_its_metadata(tmp_path: Path) -> None:
 
 def test_what_occupies_the_path_of_the_link(tmp_path: Path) -> None:
     path = "/opt/gpuhost/tensorflow"
-    assert installed_stack.path_conflict(str(tmp_path)) is None
+    assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/tensorflow") is None
     put(tmp_path, path)
-    assert installed_stack.path_conflict(str(tmp_path)) == "a file"
+    assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/tensorflow") == "a file"
     (tmp_path / path.lstrip("/")).unlink()
     put(tmp_path, f"{path}/bin/python")
-    assert installed_stack.path_conflict(str(tmp_path)) == "a directory"
+    assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/tensorflow") == "a directory"
     link(tmp_path, "/opt/gpuhost/ours", "environments/tensorflow-2.21.0-py3.11-4b868730")
     assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/ours") is None
     link(tmp_path, "/opt/gpuhost/theirs", "/srv/tensorflow")
@@ -156,7 +162,7 @@ def test_what_is_simulated(tmp_path: Path) -> None:
 
 def test_path_of_the_link_with_something_else(tmp_path: Path) -> None:
     link(tmp_path, "/opt/gpuhost/tensorflow", "/srv/removed")
-    assert installed_stack.path_conflict(str(tmp_path)) == "a link to /srv/removed"
+    assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/tensorflow") == "a link to /srv/removed"
     link(tmp_path, "/opt/gpuhost/absolute", "/opt/gpuhost/environments/x")
     assert installed_stack.path_conflict(str(tmp_path), "/opt/gpuhost/absolute") is None
     link(tmp_path, "/opt/gpuhost/above", "environments")

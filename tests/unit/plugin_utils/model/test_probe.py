@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as module
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import RecordError, to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -36,6 +37,41 @@ def test_an_empty_root_is_read(tmp_path: Path) -> None:
     options = module.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
     probe = Probe.from_json(to_json(module.probe(str(tmp_path), options)))
     assert (probe.distribution, probe.package_manager, probe.gpus) == (None, None, ())
+
+
+ENVIRONMENT = {"version": "2.15.0", "python": "3.11", "path": "/opt/gpuhost/pytorch", "lock": "0a1b2c3d"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"environments": {"pytorch": ENVIRONMENT}, "environments_in_the_way": {"tensorflow": "a directory"}},
+        {
+            "environments": {"pytorch": ENVIRONMENT, "tensorflow": None},
+            "environments_in_the_way": {"tensorflow": "a directory"},
+            "pytorch": None,
+            "tensorflow_in_the_way": None,
+        },
+        {
+            "pytorch": ENVIRONMENT,
+            "pytorch_in_the_way": None,
+            "tensorflow": None,
+            "tensorflow_in_the_way": "a directory",
+        },
+        {"pytorch": ENVIRONMENT, "tensorflow_in_the_way": "a directory"},
+    ],
+    ids=["by framework", "both, of which the mapping counts", "of 0.1.0", "of 0.1.0, in part"],
+)
+def test_environments_are_read_from_probes_of_earlier_releases_too(fields: dict[str, Any]) -> None:
+    probe = Probe.from_json({**PROBE, **fields})
+    assert (probe.environment("pytorch"), probe.environment("tensorflow")) == (Environment(**ENVIRONMENT), None)
+    assert (probe.path_conflict("pytorch"), probe.path_conflict("tensorflow")) == (None, "a directory")
+    assert probe == Probe.from_json(to_json(probe))
+
+
+def test_a_wrong_environment_of_an_earlier_release_is_named() -> None:
+    with pytest.raises(RecordError, match=r"^probe\.environments\.pytorch\.version: missing$"):
+        Probe.from_json({**PROBE, "pytorch": {"python": "3.11"}})
 
 
 def test_sizes_links_and_packages_are_named_fields() -> None:

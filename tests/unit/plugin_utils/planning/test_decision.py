@@ -392,7 +392,7 @@ def test_the_disk_check_knows_whether_the_cache_of_packages_is_kept(
     room = {**ROOM, "/srv/uv": ROOM["/"], **VAR_CACHE}
     room["/var/cache/gpuhost/uv"] = {**room["/var/cache/gpuhost/uv"], "free_mib": 0}
     decision = deciding.decide(
-        {**probed, **installed, "disk": room}, args, with_values({**USUAL, **TORCH, **values}), {"tensorflow": lock}
+        {**probed, "environments": installed, "disk": room}, args, with_values({**USUAL, **TORCH, **values}), {"tensorflow": lock}
     )
     (problem,) = (p for p in decision.preflight.problems if p.code == "disk-full")
     assert [word for word in ("TensorFlow", "PyTorch", "extra") if word in problem.message] == copies

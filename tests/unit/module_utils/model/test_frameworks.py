@@ -1,0 +1,58 @@
+"""The list of frameworks, and that each of them is complete: its role, its catalog file, its worker, its checks."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+
+PROJECT = Path(__file__).resolve().parents[4]
+NAMES = [framework.name for framework in FRAMEWORKS]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=NAMES)
+def test_a_framework_is_complete(framework: frameworks.Framework) -> None:
+    name, role = framework.name, f"{framework.name}_env"
+    managed, inputs = (
+        yaml.safe_load((PROJECT / f"playbooks/group_vars/all/{file}.yml").read_text())
+        for file in ("managed", "role_inputs")
+    )
+    assert name in COMPONENTS
+    assert (PROJECT / f"catalog/{name}.yml").is_file()
+    assert yaml.safe_load((PROJECT / f"roles/{role}/vars/main.yml").read_text())["framework_env_name"] == name
+    assert managed["gpu_stack_managed"][role]["environments"] == [framework.path]
+    assert {f"{role}_{key}" for key in ("version", "python", "lock", "cache", "damaged")} <= set(inputs)
+    assert (PROJECT / f"roles/smoke_train/files/{name}_worker.py").is_file()
+    assert {f"{name}.{part}" for part in ("version", "devices", "matmul", "convolution")} <= {
+        spec.id for spec in verify.GROUPS[name].CHECKS
+    }
+    assert inspect.isfunction(getattr(framework_probe, name))
+
+
+def test_names_and_files_are_of_one_framework_each() -> None:
+    for field in ("name", "label", "package", "training_file", "path"):
+        assert len({getattr(framework, field) for framework in FRAMEWORKS}) == len(FRAMEWORKS), field
+
+
+@pytest.mark.parametrize(
+    ("given", "tensorflow", "pytorch"),
+    [
+        ({}, "/opt/gpuhost/tensorflow", "/opt/gpuhost/pytorch"),
+        ({"tensorflow_path": "/tf"}, "/tf", "/opt/gpuhost/pytorch"),
+        ({"environment_paths": {"pytorch": "/torch"}}, "/opt/gpuhost/tensorflow", "/torch"),
+        ({"environment_paths": {"tensorflow": "/mine"}, "tensorflow_path": "/tf"}, "/mine", "/opt/gpuhost/pytorch"),
+        ({"environment_paths": {"tensorflow": ""}}, "/opt/gpuhost/tensorflow", "/opt/gpuhost/pytorch"),
+    ],
+)
+@pytest.mark.parametrize("options", [probe.Options, lambda **more: verify.Options({}, **more)], ids=["probe", "verify"])
+def test_paths_of_environments(options: Any, given: dict[str, Any], tensorflow: str, pytorch: str) -> None:
+    """Also by the options of one framework, as in 0.1.0; gpu_verify had none for PyTorch."""
+    assert frameworks.paths(options(**given)) == {"tensorflow": tensorflow, "pytorch": pytorch}
