@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,13 @@ TEMPLATES = jinja2.Environment(undefined=jinja2.StrictUndefined)
 TEMPLATES.filters["dirname"] = os.path.dirname
 
 
+def looked_up(values: dict[str, Any], plugin: str, name: str, **_default: Any) -> Any:
+    """Return a variable by its name as the lookup `vars` does; all others need Ansible."""
+    if plugin != "ansible.builtin.vars" or name not in values:
+        raise TypeError(f"no value for lookup {plugin}, {name}")
+    return values[name]
+
+
 def role_values(*roles: str) -> dict[str, Any]:
     """Return the defaults and vars of roles, the later ones win; those that need a host stay templates."""
     files = [PROJECT / "roles" / role / kind / "main.yml" for role in roles for kind in ("defaults", "vars")]
@@ -186,7 +194,9 @@ def role_values(*roles: str) -> dict[str, Any]:
         known = {name: value for name, value in values.items() if "{{" not in str(value)}
         for name in values.keys() - known.keys():
             with contextlib.suppress(jinja2.TemplateError, TypeError):
-                values[name] = TEMPLATES.from_string(values[name]).render(known)
+                values[name] = TEMPLATES.from_string(values[name]).render(
+                    {**known, "lookup": partial(looked_up, known)}
+                )
     return values
 
 

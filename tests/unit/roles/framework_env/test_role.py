@@ -153,6 +153,7 @@ def building(tmp_path: Path) -> Iterator[tuple[Host, Path, subprocess.Popen[str]
     tasks = [
         {"ansible.builtin.setup": {"gather_subset": ["!all", "min", "pkg_mgr"]}},
         {"ansible.builtin.import_role": {"name": "gpuhost.stack.pytorch_env"}},
+        {"ansible.builtin.debug": {"msg": "The fact has {{ pytorch_env_result.version }}"}},
     ]
     variables = {
         "pytorch_env_version": "2.15.0",
@@ -192,6 +193,7 @@ def test_a_lost_connection_is_tried_again_and_the_build_continues(
     output, _ = play.communicate()
     assert play.returncode == 0, output
     assert "UNREACHABLE" not in output
+    assert "The fact has 2.15.0" in output
     assert uv.with_name("uv.calls").read_text() == "venv\npip\n"  # one build
     assert (tmp_path / "pytorch/lib" / f"python{RUNNING}" / "site-packages/torch").is_dir()
     assert host.jobs == []
