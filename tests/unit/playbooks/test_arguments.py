@@ -60,6 +60,8 @@ RUN: dict[str, Any] = {
     "__gpu_stack_rolled_back": {"changed": True, "restored": ["cuda 13.0"], "kept": ["/etc/x was kept"]},
     "__gpu_stack_compared": {"probe": {"gpus": [], "applied": {"nccl": {"damage": {"file /a": "file /a is missing"}}}}},
     "__framework_env_timeout": 7200,
+    "__gpu_stack_environments_to_apply": ["tensorflow_env", "pytorch_env"],
+    "__gpu_stack_environment": "tensorflow_env",
     "ansible_failed_result": {"msg": "No space left on device"},
     "ansible_failed_task": {"name": "Install"},
     "gpu_stack_extra": {"tensorflow": "/inventory/extra.txt"},

@@ -29,7 +29,10 @@ def wait(tmp_path: Path, *words: str, **factors: str) -> tuple[int, str]:
     files = [str(PROJECT / "playbooks" / name) for name in ("group_vars/all/role_inputs.yml", *play["vars_files"])]
     alone = {"hosts": "localhost", "gather_facts": False, "vars_files": files, "tasks": tasks}
     variables = {
-        "gpu_stack_managed": {"tensorflow_env": {"environments": [str(tmp_path / "tensorflow")]}},
+        "gpu_stack_managed": {
+            "nccl": {},
+            **{f"{name}_env": {"environments": [str(tmp_path / name)]} for name in ("tensorflow", "pytorch")},
+        },
         **(factors or {"gpu_stack_timeout_factor": FACTOR}),
     }
     done = run_play(tmp_path, alone, "-e", json.dumps(variables), *words, timeout=60)

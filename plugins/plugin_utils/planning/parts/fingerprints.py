@@ -47,7 +47,9 @@ _FILTER = r'"{}": ([a-z_]+)'  # in the table of a file of filters
 _PRINTING = ("plugins/plugin_utils/report/", "plugins/plugin_utils/base/escaping.py")  # on the controller
 _TRANSACTION_TASKS = "playbooks/tasks/install_packages_apt.yml"
 _TRANSACTION_VARIABLES = "playbooks/group_vars/all/transaction.yml"
-_CALLS = ("install", "start_environments", "finish_environments")  # of the roles, in playbooks/tasks
+_CALLS = ("install",)  # of the roles, in playbooks/tasks
+# Those of every role that includes this one, in loops over such roles.
+_ENVIRONMENT_ROLE, _ENVIRONMENT_CALLS = "framework_env", ("start_environments", "finish_environments")
 
 
 def of_parts(
@@ -101,7 +103,7 @@ def of_role(variables: Mapping[str, Any], roles: Sequence[str], project: Path = 
         if not directory.is_dir():
             raise FileNotFoundError(f"{directory} is not a role of this project")
         files += [path for path in _files(directory) if not _LOCK.search(path.name) or path.name in locks]
-    calls = _calls(roles[0], project)
+    calls = _calls(roles, project)
     return _hash([variables, calls, [[str(path.relative_to(project)), _content(path, project)] for path in files]])
 
 
@@ -118,10 +120,15 @@ def preload(project: Path = PROJECT) -> None:
         _content(path, project)
 
 
-def _calls(role: str, project: Path) -> list[Any]:
-    """Return the tasks of the playbooks that run a role."""
-    tasks = [task for name in _CALLS for task in load_yaml(project / "playbooks/tasks" / f"{name}.yml")]
-    return [task for task in tasks if f'"gpuhost.stack.{role}"' in json.dumps(task)]
+def _calls(roles: Sequence[str], project: Path) -> list[Any]:
+    """Return the tasks of the playbooks that run a role; roles: that, and those that it includes."""
+
+    def tasks(names: Sequence[str]) -> Iterator[Any]:
+        for name in names:
+            yield from load_yaml(project / "playbooks/tasks" / f"{name}.yml")
+
+    own = [task for task in tasks(_CALLS) if f'"gpuhost.stack.{roles[0]}"' in json.dumps(task)]
+    return [*own, *tasks(_ENVIRONMENT_CALLS if _ENVIRONMENT_ROLE in roles else ())]
 
 
 def _hash(data: Any) -> str:

@@ -184,6 +184,19 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         ),
         {"nccl"},
     ),
+    "how environments are started": (
+        edit("playbooks/tasks/start_environments.yml", "tasks_from: begin", "tasks_from: x"),
+        {"tensorflow_env"},
+    ),
+    "how environments are finished": (
+        edit("playbooks/tasks/finish_environments.yml", "tasks_from: finish", "tasks_from: x"),
+        {"tensorflow_env"},
+    ),
+    "a task of another framework": (edit("roles/pytorch_env/tasks/begin.yml", "- name: ", "- name: Changed "), NOTHING),
+    "an input of another framework": (
+        edit("roles/pytorch_env/vars/main.yml", "package: torch", "package: x"),
+        NOTHING,
+    ),
     "what waits for apt's lock": (
         statement("plugins/action/apt_update.py", "run"),
         {"nvidia_repo", "nvidia_driver", "cuda_toolkit", "packages"},
