@@ -32,6 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output, Result
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 
@@ -40,7 +41,7 @@ TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds
 # PTX first, "which could take 30 minutes or longer" (TensorFlow's gpu_device.cc).
 UNPROVEN, COMPILE_SECONDS = "no-published-run-asked", 3600
 PATH = "/usr/bin:/bin"
-_TRITON_CACHE = "gpuhost-triton-"
+_COMPILE_CACHE = "gpuhost-compiled-"
 # Python as it starts, but for the sitecustomize that a host may have for all its Pythons.
 WITHOUT_SITECUSTOMIZE = """
 import importlib.machinery, json, sys, types
@@ -115,10 +116,10 @@ def run_probe(
     with contextlib.ExitStack() as stack:
         stack.enter_context(context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext())
         cache = {}
-        if framework == "pytorch":
+        for variable in (each.compile_cache for each in FRAMEWORKS if each.name == framework and each.compile_cache):
             # Of its own, so that nothing is left over, and nothing that was compiled earlier hides that it no longer
-            # can be. Triton loads libraries from there, so not below a /tmp that may be mounted with noexec.
-            cache["TRITON_CACHE_DIR"] = stack.enter_context(workspace.directory(_TRITON_CACHE, context.workspaces))
+            # can be. Libraries are loaded from there, so not below a /tmp that may be mounted with noexec.
+            cache[variable] = stack.enter_context(workspace.directory(_COMPILE_CACHE, context.workspaces))
         if users is None:
             isolated = users_environment.isolated(context, {"PATH": PATH, **(environment or {}), **cache})
             return command.ask(context.run, argv, limit, isolated, max(limit, LONG_TIMEOUT))

@@ -19,12 +19,14 @@ class Framework:
     """A framework.
 
     package: its Python package, as its metadata names it; training_file: the evidence of its training, without .json.
+    compile_cache: the environment variable with the directory in which it keeps what it compiles when it runs.
     """
 
     name: str
     label: str
     package: str
     training_file: str
+    compile_cache: str = ""
 
     @property
     def path(self) -> str:
@@ -34,7 +36,9 @@ class Framework:
 
 # In the order of plans, checks, trainings and tables.
 TENSORFLOW = Framework("tensorflow", "TensorFlow", "tensorflow", training_file="smoke_train")
-PYTORCH = Framework("pytorch", "PyTorch", "torch", training_file="smoke_train_pytorch")
+PYTORCH = Framework(
+    "pytorch", "PyTorch", "torch", training_file="smoke_train_pytorch", compile_cache="TRITON_CACHE_DIR"
+)
 FRAMEWORKS = (TENSORFLOW, PYTORCH)
 
 

@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framew
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 
 PROJECT = Path(__file__).resolve().parents[4]
 NAMES = [framework.name for framework in FRAMEWORKS]
@@ -25,6 +26,9 @@ def test_a_framework_is_complete(framework: frameworks.Framework) -> None:
         yaml.safe_load((PROJECT / f"playbooks/group_vars/all/{file}.yml").read_text())
         for file in ("managed", "role_inputs")
     )
+    assert {f"gpu_stack_{name}", f"gpu_stack_{name}_extra"} <= set(declared())
+    assert {f"{role}_damaged", f"{role}_timeout_factor"} <= set(managed["gpu_stack_transitions"])
+    assert name in managed["gpu_stack_managed"]["plan"]["for"]
     assert name in COMPONENTS
     assert (PROJECT / f"catalog/{name}.yml").is_file()
     assert yaml.safe_load((PROJECT / f"roles/{role}/vars/main.yml").read_text())["framework_env_name"] == name
