@@ -95,11 +95,9 @@ def test_a_removal_of_a_foreign_architecture_is_allowed_by_name():
     assert unexpected(changes, [], ["libcuda1"], []) == [changes[1]]
 
 
-def test_a_missing_version_is_reported_with_the_offered_ones():
+def test_a_missing_version_is_reported_with_the_offered_ones(snapshot):
     offered = apt_output.parse_madison(captured("madison.txt"))
-    (message,) = decisions.not_offered(parse("nginx-light=9", "libc6=2.36-9+deb12u14", "virtual"), offered)
-    assert "nginx-light 9" in message
-    assert "1.22.1-9+deb12u11, 1.22.1-9+deb12u9" in message
+    assert decisions.not_offered(parse("nginx-light=9", "libc6=2.36-9+deb12u14", "virtual"), offered) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -156,7 +154,8 @@ def test_packages_that_left_nothing_are_not_replaced():
     [({}, "no version"), ({"a": list("7654321")}, "7, 6, 5, 4, 3"), ({"a": ["1"]}, "1")],
 )
 def test_up_to_five_offered_versions_are_named(offered, words):
-    assert decisions.not_offered(parse("a=9"), offered) == [f"a 9: the configured repositories offer {words}"]
+    (message,) = decisions.not_offered(parse("a=9"), offered)
+    assert message.endswith(f" {words}")
 
 
 ESSENTIALS = list(load_catalog().packages.driver_essentials)

@@ -230,7 +230,9 @@ def restore(host: RealApt) -> None:
     work.restore(store.BASELINE, [])
 
 
-def test_a_rollback_brings_everything_back_and_changes_no_package_that_somebody_holds(host: RealApt) -> None:
+def test_a_rollback_brings_everything_back_and_changes_no_package_that_somebody_holds(
+    host: RealApt, snapshot: SnapshotAssertion
+) -> None:
     before = host.shown()
     host.run_transaction(REPLACES)
     restore(host)
@@ -241,15 +243,19 @@ def test_a_rollback_brings_everything_back_and_changes_no_package_that_somebody_
     host.install(host.build("site-tools", {}, "1", depends=f"nvidia-driver-cuda (= {NEW})"))
     host.hold("site-tools")
     after = host.shown()
-    with pytest.raises(ValueError, match=r"site-tools 1 \(removed\)\n.*sudo apt-mark unhold site-tools"):
+    with pytest.raises(ValueError, match=r"\n  site-tools 1 .*\n") as error:
         restore(host)
+    assert str(error.value) == snapshot
     assert host.shown() == after
 
 
-def test_a_rollback_leaves_unfinished_packages_of_others_alone(host: RealApt, tmp_path: Path) -> None:
+def test_a_rollback_leaves_unfinished_packages_of_others_alone(
+    host: RealApt, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     host.run_transaction(REPLACES)
     host.unpacked(host.build("database", {}, "1", script="exit 1"))
     after = host.shown()
-    with pytest.raises(ValueError, match=r"database is half-configured\. First run sudo dpkg --configure -a"):
+    with pytest.raises(ValueError, match="database") as error:
         restore(host)
+    assert str(error.value) == snapshot
     assert host.shown() == after

@@ -59,23 +59,25 @@ def test_check_mode_changes_nothing(tmp_path, kept):
     assert not host.run("apt-mark")
 
 
-def test_packages_that_apt_leaves_as_they_are_are_an_error(tmp_path, kept):
+def test_packages_that_apt_leaves_as_they_are_are_an_error(tmp_path, kept, snapshot):
     class Idle(SimulatedPackages):
         def _install(self, specs: list[str], simulate: bool) -> str:
             return super()._install(specs, simulate=True)
 
-    with pytest.raises(ValueError, match=r"not restored: a=1:2.0, b=2, c$"):
+    with pytest.raises(ValueError, match=r": a=1:2.0, b=2, c$") as error:
         restore.restore(Idle(tmp_path, PACKAGES).apt(str(kept)), TARGETS)
+    assert str(error.value) == snapshot
 
 
-def test_another_package_that_would_be_removed_is_refused(tmp_path):
+def test_another_package_that_would_be_removed_is_refused(tmp_path, snapshot):
     class Dependent(SimulatedPackages):
         def _install(self, specs: list[str], simulate: bool) -> str:
             return "Remv theirs [1.0]\nInst a [2] (1 x [amd64])\n"
 
     host = Dependent(tmp_path, {"a": ("2", "installed", "install")})
-    with pytest.raises(ValueError, match=r"theirs 1.0 \(removed\)"):
+    with pytest.raises(ValueError, match=r"\n  theirs 1.0 ") as error:
         restore.restore(host.apt(), {"a": state("1")})
+    assert str(error.value) == snapshot
     assert not host.run("apt-get")
 
 
@@ -122,7 +124,7 @@ def test_settings_alone_are_purged_and_other_packages_are_not(tmp_path):
             return ""
 
     host = Idle(tmp_path, {"a": ("1", "installed", "install"), "b": ("1", "not-installed", "purge")})
-    with pytest.raises(ValueError, match=r"not restored: a$"):
+    with pytest.raises(ValueError, match=r": a$"):
         restore.restore(host.apt(), {"a": None, "b": None})
     assert host.run("dpkg") == []
     (install,) = host.run("apt-get")
@@ -172,7 +174,7 @@ def test_other_packages_are_not_installed_again(tmp_path):
     assert "--purge" in simulated
 
 
-def test_another_package_that_is_installed_is_no_reason_to_refuse_and_a_kernel_is(tmp_path):
+def test_another_package_that_is_installed_is_no_reason_to_refuse_and_a_kernel_is(tmp_path, snapshot):
     class Answers(SimulatedPackages):
         new = "libx"
 
@@ -183,8 +185,9 @@ def test_another_package_that_is_installed_is_no_reason_to_refuse_and_a_kernel_i
     host = Answers(tmp_path, {"a": ("2", "installed", "install")})
     assert restore.restore(host.apt(), {"a": state("1")}) == ["libx (new) 1", "a 2 -> 1"]
     Answers.new = "linux-image-6.1"
-    with pytest.raises(ValueError, match=r"No package was changed: .*\n  linux-image-6.1 \(new\) 1\n"):
+    with pytest.raises(ValueError, match=r"\n  linux-image-6.1 .*\n") as error:
         restore.restore(host.apt(), {"a": state("2")})
+    assert str(error.value) == snapshot
     assert host.packages["a"][0] == "1"
 
 
@@ -199,7 +202,7 @@ def test_the_name_of_a_package_to_remove_is_no_expression(tmp_path):
             return "Remv g++1 [1]\nRemv gg1 [1]\n"
 
     host = Answers(tmp_path, {"g++1": ("1", "installed", "install")})
-    with pytest.raises(ValueError, match=r"change\n  gg1 1 \(removed\)\nThese"):
+    with pytest.raises(ValueError, match=r"^.*\n  gg1 1 .*\n.*$"):
         restore.restore(host.apt(), {"g++1": None})
 
 

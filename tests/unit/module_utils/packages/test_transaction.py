@@ -51,6 +51,7 @@ class Host(SimulatedPackages):
         self.steps: list[str] = []
         self.bound: list[bool] = []  # of each `apt-get install`, whether preferences of the transaction bind it
         self.offered = "a | 2 | http://repository.lab ./ Packages"
+        self.details: dict[str, Any] = {}  # of the last failed transaction
 
     def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
         if command[:2] == ["apt-cache", "madison"]:
@@ -76,6 +77,13 @@ class Host(SimulatedPackages):
         store.record_packages(str(tmp_path), {name: {"version": "0", "held": False, "auto": False} for name in held})
         apt = self.apt(str(tmp_path / "packages") if undo else "")
         return transaction.Transaction(request, apt, str(tmp_path), undo, check).run()
+
+    def failed(self, tmp_path: Path, request: transaction.PackageRequest | None = None, undo: bool = True) -> str:
+        """Run a transaction that must fail, and return its message."""
+        with pytest.raises(transaction.TransactionError) as caught:
+            self.run_transaction(tmp_path, request, undo)
+        self.details = caught.value.details
+        return str(caught.value).replace(str(tmp_path), "")
 
 
 class Answers(Host):
@@ -110,8 +118,9 @@ def test_nothing_is_begun_while_another_process_holds_a_lock(tmp_path):
     with held(host.root / "var/lib/dpkg/lock-frontend") as holder:
         with pytest.raises(transaction.TransactionError) as error:
             transaction.Transaction(EMPTY._replace(packages=parse("a=2")), apt, str(tmp_path)).run()
-        assert str(error.value).startswith(f"apt is busy: process {holder.pid} (")
-        assert shown.read_text().startswith(f"step:waiting, for at most 1 s: apt is busy: process {holder.pid} (")
+        assert f"process {holder.pid} (" in str(error.value)
+        assert shown.read_text().startswith("step:waiting")
+        assert f"process {holder.pid} (" in shown.read_text()
         host.run_transaction(tmp_path, check=True)
     assert host.steps == []
     assert store.journal(str(tmp_path)) == {}
@@ -133,11 +142,10 @@ def test_a_transaction_holds_the_lock_and_leaves_its_result(tmp_path, monkeypatc
 
 def test_a_failure_is_in_the_record_with_what_was_undone(tmp_path):
     host = Host(tmp_path, DPKG_FAILED)
-    with pytest.raises(transaction.TransactionError):
-        host.run_transaction(tmp_path)
+    message = host.failed(tmp_path)
     record = store.read(str(tmp_path), store.TRANSACTION)
     assert record is not None
-    assert "It was undone" in record["failed"]
+    assert record["failed"] == message
 
 
 def test_neither_check_mode_nor_what_is_met_leaves_a_result(tmp_path):
@@ -167,8 +175,7 @@ def test_the_packages_are_read_when_another_transaction_has_ended(tmp_path):
 def test_a_transaction_that_does_not_end_is_named(tmp_path):
     other = OtherTransaction(str(tmp_path))
     host = Host(tmp_path, "")
-    with pytest.raises(transaction.TransactionError, match=f"Nothing was changed.* process {other.process.pid} "):
-        host.run_transaction(tmp_path)
+    assert f" process {other.process.pid} " in host.failed(tmp_path)
     assert host.steps == []
     other.end()
 
@@ -301,11 +308,10 @@ def test_check_mode_accepts_a_repository_that_is_not_configured_yet(tmp_path):
     assert host.steps == []
 
 
-def test_versions_that_no_repository_offers_are_refused_after_a_refresh(tmp_path):
+def test_versions_that_no_repository_offers_are_refused_after_a_refresh(tmp_path, snapshot):
     host = Host(tmp_path)
     host.offered = "a | 1 | http://repository.lab ./ Packages"
-    with pytest.raises(transaction.TransactionError, match=r"offers these versions:\n  a 2: .* offer 1\n"):
-        host.run_transaction(tmp_path)
+    assert host.failed(tmp_path) == snapshot
     assert host.steps == ["update"]
 
 
@@ -318,13 +324,12 @@ def test_versions_that_no_repository_offers_are_refused_after_a_refresh(tmp_path
     ],
     ids=["a removal", "a held package", "a kernel"],
 )
-def test_an_unexpected_change_is_refused_before_anything_changes(tmp_path, simulated, unexpected):
+def test_an_unexpected_change_is_refused_before_anything_changes(tmp_path, simulated, unexpected, snapshot):
     host = Answers(tmp_path, packages=HELD)
     host.theirs = {"b"}
     host.simulated = simulated
-    with pytest.raises(transaction.TransactionError, match="Nothing was changed") as caught:
-        host.run_transaction(tmp_path)
-    assert caught.value.details["unplanned"] == unexpected
+    assert host.failed(tmp_path) == snapshot
+    assert host.details["unplanned"] == unexpected
     assert host.steps == []
     assert store.journal(str(tmp_path)) == {}
 
@@ -374,18 +379,16 @@ def test_each_kind_of_unexpected_change_has_its_remedy(tmp_path, snapshot):
     host = Answers(tmp_path, packages={**HELD, "c": ("1", "installed", "install")})
     host.theirs = {"b"}
     host.simulated = "Remv b [1]\nRemv c [1]\nInst linux-image-6.1 (1 x [all])\nInst a [1] (2 x [all])\n"
-    with pytest.raises(transaction.TransactionError) as caught:
-        host.run_transaction(tmp_path)
-    assert str(caught.value) == snapshot
+    assert host.failed(tmp_path) == snapshot
 
 
-def test_headers_that_need_another_kernel_by_themselves_are_refused(tmp_path):
+def test_headers_that_need_another_kernel_by_themselves_are_refused(tmp_path, snapshot):
     class Host(NewerKernel):
         offered_headers = ("linux-headers-6.12.86+deb13-amd64", "linux-headers-6.12.117+deb13-amd64")
 
-    with pytest.raises(transaction.TransactionError, match="Run this again, since apt's lists may be newer") as caught:
-        Host(tmp_path).run_transaction(tmp_path, EMPTY._replace(helpers=parse(*Host.offered_headers)))
-    assert caught.value.details["unplanned"] == ["linux-image-6.12.117+deb13-amd64 (new) 6.12.117-1"]
+    host = Host(tmp_path)
+    assert host.failed(tmp_path, EMPTY._replace(helpers=parse(*Host.offered_headers))) == snapshot
+    assert host.details["unplanned"] == ["linux-image-6.12.117+deb13-amd64 (new) 6.12.117-1"]
 
 
 def test_a_held_package_that_may_be_removed_is_removed(tmp_path):
@@ -417,8 +420,8 @@ def test_a_held_part_of_a_package_that_an_interrupted_run_removed_is_changed_wit
     host.set({"a-part": ("1", "installed", "hold")})
     host.theirs = {"a-part"}
     host.simulated = "Inst a-part [1] (2 x [all])\nInst a (2 x [all])\n"
-    with pytest.raises(transaction.TransactionError, match="Nothing was changed"):
-        host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2")))
+    host.failed(tmp_path)
+    assert host.details["unplanned"] == ["a-part 1 -> 2"]
     host.theirs = set()
     result = host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), hold_dependencies=["a-.*"]))
     assert result.changes == ["a-part 1 -> 2", "a (new) 2"]
@@ -432,8 +435,8 @@ def test_a_held_package_that_is_upgraded_is_refused_unless_it_may_be_removed(tmp
     if may_remove:
         assert host.run_transaction(tmp_path, request).changes == ["b 1 -> 2", "a 1 -> 2"]
     else:
-        with pytest.raises(transaction.TransactionError, match=r"installing a=2 would also change\n  b 1 -> 2\n"):
-            host.run_transaction(tmp_path, request)
+        host.failed(tmp_path, request)
+        assert host.details["unplanned"] == ["b 1 -> 2"]
 
 
 def test_what_is_replaced_may_be_removed_by_its_name_alone(tmp_path):
@@ -445,8 +448,8 @@ def test_what_is_replaced_may_be_removed_by_its_name_alone(tmp_path):
     assert host.run_transaction(tmp_path, request).changes == ["a 1 -> 2", "c++1 1 (removed)"]
     host = Answers(tmp_path / "other", packages=packages)
     host.simulated = "Inst a [1] (2 x [all])\nRemv cc1 [1]\n"
-    with pytest.raises(transaction.TransactionError, match="cc1 1"):
-        host.run_transaction(tmp_path / "other", request)
+    host.failed(tmp_path / "other", request)
+    assert host.details["unplanned"] == ["cc1 1 (removed)"]
 
 
 def test_dependencies_to_hold_are_held_with_their_package(tmp_path):
@@ -510,8 +513,7 @@ def test_the_directory_of_preferences_can_be_read_by_apts_user_and_is_removed(tm
 def test_an_installed_package_that_was_a_dependency_is_so_after_an_undo(tmp_path):
     host = Host(tmp_path, DPKG_FAILED, "")
     host.automatic = {"a"}
-    with pytest.raises(transaction.TransactionError, match="It was undone"):
-        host.run_transaction(tmp_path)
+    host.failed(tmp_path)
     assert store.journal(str(tmp_path)) == {"a": {"version": "1", "held": False, "auto": True}}
     assert host.automatic == {"a"}
 
@@ -555,12 +557,11 @@ def test_a_package_without_a_version_that_is_not_listed_is_looked_for_in_fresh_l
     assert host.steps == ["update", "virtual"]
 
 
-def test_why_the_lists_could_not_be_refreshed_is_in_the_message(tmp_path):
+def test_why_the_lists_could_not_be_refreshed_is_in_the_message(tmp_path, snapshot):
     host = Host(tmp_path)
     host.offered = ""
     host.failing = {"update": "E: no network"}
-    with pytest.raises(transaction.TransactionError, match=r"(?s)offers these versions:\n  a 2: .*E: no network$"):
-        host.run_transaction(tmp_path)
+    assert host.failed(tmp_path) == snapshot
 
 
 def test_what_an_interrupted_dpkg_configured_is_not_installed_again(tmp_path):
@@ -707,14 +708,15 @@ def test_a_damaged_package_is_installed_again_in_its_version_and_no_other_one(tm
     assert host.packages == DAMAGED
 
 
-def test_a_repair_is_simulated_with_the_same_options_and_refusals(tmp_path):
+def test_a_repair_is_simulated_with_the_same_options_and_refusals(tmp_path, snapshot):
     class Unexpected(Host):
         def _install(self, specs: list[str], simulate: bool) -> str:
             return "Inst a [2] (2 x [all])\nRemv c [1]\n" if simulate else super()._install(specs, simulate)
 
     host = Unexpected(tmp_path, packages=DAMAGED)
-    with pytest.raises(transaction.TransactionError, match="Nothing was changed") as caught:
+    with pytest.raises(transaction.TransactionError) as caught:
         repair(host, tmp_path, "a")
+    assert str(caught.value) == snapshot
     assert caught.value.details["unplanned"] == ["c 1 (removed)"]
     (simulated,) = [c for c in host.commands if "--simulate" in c]
     assert "--reinstall" in simulated
@@ -786,11 +788,10 @@ def test_a_version_that_the_repository_has_no_more_is_taken_from_the_kept_files(
     assert host.steps == [str(kept / "a_2_all.deb")]
 
 
-def test_a_damaged_package_that_is_neither_offered_nor_kept_is_refused(tmp_path):
+def test_a_damaged_package_that_is_neither_offered_nor_kept_is_refused(tmp_path, snapshot):
     host = Host(tmp_path, packages=DAMAGED)
     host.offered = "a | 3 | http://repository.lab ./ Packages"
-    with pytest.raises(transaction.TransactionError, match=r"offers these versions:\n  a 2: .* offer 3\n"):
-        host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), reinstall=["a"]))
+    assert host.failed(tmp_path, EMPTY._replace(packages=parse("a=2"), reinstall=["a"])) == snapshot
     assert host.steps == ["update"]
 
 
@@ -831,13 +832,12 @@ def test_dpkg_installs_missing_settings_again_and_keeps_edited_ones(tmp_path):
 # Failures -------------------------------------------------------------------------------------------------------
 
 
-def test_packages_that_stay_without_a_hold_are_a_failure(tmp_path):
+def test_packages_that_stay_without_a_hold_are_a_failure(tmp_path, snapshot):
     class Forgetful(Host):
         def _mark(self, how: str, names: list[str]) -> str:
             return "" if how == "hold" else super()._mark(how, names)
 
-    with pytest.raises(transaction.TransactionError, match=r"these packages are not as planned: a$"):
-        Forgetful(tmp_path).run_transaction(tmp_path)
+    assert Forgetful(tmp_path).failed(tmp_path) == snapshot
 
 
 def test_a_repository_that_was_published_again_is_read_again(tmp_path):
@@ -847,48 +847,42 @@ def test_a_repository_that_was_published_again_is_read_again(tmp_path):
     assert host.steps == ["a=2", "update", "a=2"]
 
 
-def test_a_repository_that_fails_twice_has_changed_nothing(tmp_path):
+def test_a_repository_that_fails_twice_has_changed_nothing(tmp_path, snapshot):
     host = Host(tmp_path, OTHER_SIZE, OTHER_SIZE)
-    with pytest.raises(transaction.TransactionError, match=r"unexpected size.*\nNo package was changed\.$") as caught:
-        host.run_transaction(tmp_path)
-    assert caught.value.details == {"rc": 100, "make_logs": {}}
+    assert host.failed(tmp_path) == snapshot
+    assert host.details == {"rc": 100, "make_logs": {}}
     assert host.steps == ["a=2", "update", "a=2"]
 
 
-def test_a_failure_of_dpkg_is_undone_at_once(tmp_path):
+def test_a_failure_of_dpkg_is_undone_at_once(tmp_path, snapshot):
     host = Host(tmp_path, DPKG_FAILED, "")
-    with pytest.raises(transaction.TransactionError, match=r"dpkg returned an error code.*\nIt was undone: all 1 pack"):
-        host.run_transaction(tmp_path)
+    assert host.failed(tmp_path) == snapshot
     assert host.packages == {"a": ("1", "installed", "install")}
     assert host.steps == ["a=2", "a=1"]
     assert host.bound == [True, False], "the preferences of the new packages would bind the undo"
 
 
-def test_without_undo_a_failure_is_left_to_the_next_run(tmp_path):
+def test_without_undo_a_failure_is_left_to_the_next_run(tmp_path, snapshot):
     host = Host(tmp_path, DPKG_FAILED)
-    with pytest.raises(transaction.TransactionError, match=r"the option undo\) is false"):
-        host.run_transaction(tmp_path, undo=False)
+    assert host.failed(tmp_path, undo=False) == snapshot
     assert host.steps == ["a=2"]
 
 
-def test_a_failure_of_the_second_attempt_is_undone_too(tmp_path):
+def test_a_failure_of_the_second_attempt_is_undone_too(tmp_path, snapshot):
     host = Host(tmp_path, OTHER_SIZE, DPKG_FAILED, "")
-    with pytest.raises(transaction.TransactionError, match="It was undone"):
-        host.run_transaction(tmp_path)
+    assert host.failed(tmp_path) == snapshot
     assert host.steps == ["a=2", "update", "a=2", "a=1"]
 
 
-def test_a_killed_apt_is_not_tried_again_even_if_no_package_changed(tmp_path):
+def test_a_killed_apt_is_not_tried_again_even_if_no_package_changed(tmp_path, snapshot):
     host = Host(tmp_path, KILLED)
-    with pytest.raises(transaction.TransactionError, match="It was undone"):
-        host.run_transaction(tmp_path)
+    assert host.failed(tmp_path) == snapshot
     assert host.steps == ["a=2"]
 
 
-def test_a_killed_dpkg_is_finished_before_the_undo(tmp_path):
+def test_a_killed_dpkg_is_finished_before_the_undo(tmp_path, snapshot):
     host = Host(tmp_path, DPKG_FAILED, INTERRUPTED, "")
-    with pytest.raises(transaction.TransactionError, match="It was undone"):
-        host.run_transaction(tmp_path)
+    assert host.failed(tmp_path) == snapshot
     assert host.steps == ["a=2", "a=1", "--configure", "a=1"]
 
 
@@ -898,12 +892,12 @@ def test_an_undo_is_in_the_progress(tmp_path):
     progress.touch()
     os.link(progress, shown)  # the file of progress is removed at the end
     apt = apt_commands.Apt(host, 1, str(tmp_path / "packages"), str(host.root), str(progress))
-    with pytest.raises(transaction.TransactionError, match="It was undone"):
+    with pytest.raises(transaction.TransactionError):
         transaction.Transaction(EMPTY._replace(packages=parse("a=2")), apt, str(tmp_path)).run()
     assert "step:undoing the failed installation\n" in shown.read_text()
 
 
-def test_a_failure_has_the_logs_of_modules_that_did_not_build(tmp_path):
+def test_a_failure_has_the_logs_of_modules_that_did_not_build(tmp_path, snapshot):
     class Broken(Host):
         def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
             answer = super().__call__(command, **options)
@@ -913,32 +907,28 @@ def test_a_failure_has_the_logs_of_modules_that_did_not_build(tmp_path):
 
     host = Broken(tmp_path, DPKG_FAILED, "")
     put(host.root, "var/lib/dpkg/info/a.list", "/.\n/usr/src/nvidia-2/dkms.conf\n")
-    with pytest.raises(transaction.TransactionError, match="error: cause") as caught:
-        host.run_transaction(tmp_path)
+    assert host.failed(tmp_path) == snapshot
     log = str(host.root / "var/lib/dkms/nvidia/2/build/make.log")
-    assert caught.value.details == {"rc": 100, "make_logs": {log: "error: cause\n"}}
+    assert host.details == {"rc": 100, "make_logs": {log: "error: cause\n"}}
 
 
-def test_an_undo_that_would_change_other_packages_is_reported(tmp_path):
+def test_an_undo_that_would_change_other_packages_is_reported(tmp_path, snapshot):
     class Dependent(Host):
         def _install(self, specs: list[str], simulate: bool) -> str:
             return "Remv theirs [1]\n" if specs == ["a=1"] else super()._install(specs, simulate)
 
-    with pytest.raises(transaction.TransactionError, match=r"(?s)could not be undone: .*theirs 1 \(removed\)"):
-        Dependent(tmp_path, DPKG_FAILED).run_transaction(tmp_path)
+    assert Dependent(tmp_path, DPKG_FAILED).failed(tmp_path) == snapshot
 
 
-def test_an_undo_that_fails_is_reported_with_its_cause(tmp_path):
+def test_an_undo_that_fails_is_reported_with_its_cause(tmp_path, snapshot):
     host = Host(tmp_path, DPKG_FAILED, DPKG_FAILED, DPKG_FAILED)
-    with pytest.raises(transaction.TransactionError, match=r"(?s)could not be undone: .*\nThe next run tries"):
-        host.run_transaction(tmp_path)
+    assert host.failed(tmp_path) == snapshot
 
 
-def test_what_an_interrupted_run_left_is_in_the_message_of_a_later_failure(tmp_path):
+def test_what_an_interrupted_run_left_is_in_the_message_of_a_later_failure(tmp_path, snapshot):
     host = Host(tmp_path, OTHER_SIZE, OTHER_SIZE, packages={"a": ("1", "half-configured", "install")})
     host.failing = {"--configure": "dpkg: error processing package a"}
-    with pytest.raises(transaction.TransactionError, match=r"(?s)size.*interrupted run.*processing package a"):
-        host.run_transaction(tmp_path)
+    assert host.failed(tmp_path) == snapshot
 
 
 NEEDS = {"needs": ["a kernel module: nvidia-dkms-.*", "libcuda: libnvidia-compute-.*"], "needs_version": ["2"]}

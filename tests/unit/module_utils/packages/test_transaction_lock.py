@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Transaction
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.other_transaction import OtherTransaction
 
@@ -33,11 +35,13 @@ def test_a_second_transaction_waits_for_the_first(directory: str) -> None:
         assert other.process.poll() == 0
 
 
-def test_the_wait_ends_with_who_holds_the_lock(directory: str) -> None:
+def test_the_wait_ends_with_who_holds_the_lock(directory: str, snapshot: SnapshotAssertion) -> None:
     other = OtherTransaction(directory)
-    with pytest.raises(ValueError, match="Nothing was changed") as error, transaction_lock.hold(directory, "mine", 0.2):
+    who = f"process {other.process.pid} ({sys.executable}"
+    with pytest.raises(ValueError, match=re.escape(who)) as error, transaction_lock.hold(directory, "mine", 0.2):
         pytest.fail("two at once")
-    assert f"process {other.process.pid} ({sys.executable}" in str(error.value)
+    said = re.sub(r"process \d+ \(.*?\)", "process PID (COMMAND)", str(error.value), flags=re.S)
+    assert said.replace(directory, "") == snapshot
     assert store.read(directory, store.TRANSACTION) is None
     other.end()
 

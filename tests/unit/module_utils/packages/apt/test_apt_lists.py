@@ -14,6 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command,
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import KernelOffer
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize, Repository
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit import web_server
 from tests.unit.module_utils.host_files import put
@@ -150,10 +151,11 @@ def test_a_missing_repository_is_an_error(tmp_path: Path, server: tuple[str, Pat
     assert server[0] + "Packages.gz" in str(found.error)
 
 
-def test_a_broken_download_is_an_error(tmp_path: Path, server: tuple[str, Path]) -> None:
+def test_a_broken_download_is_an_error(tmp_path: Path, server: tuple[str, Path], snapshot: SnapshotAssertion) -> None:
     cut = (server[1] / "Packages.gz").read_bytes()[:-40]
     (server[1] / "Packages.gz").write_bytes(cut)
-    assert "cannot be read" in str(read(tmp_path / "host", server[0]).error)
+    error = read(tmp_path / "host", server[0]).error
+    assert str(error).replace(server[0], "http://repository/") == snapshot
 
 
 def kernel_offers(root: Path, globs: list[str], releases: list[str]) -> Any:
