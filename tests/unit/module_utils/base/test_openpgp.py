@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import openpgp
+from syrupy.assertion import SnapshotAssertion
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/openpgp"
 
@@ -65,20 +66,20 @@ PRIVATE = "-----BEGIN PGP " + "PRIVATE KEY BLOCK-----\n\n"
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    "data",
     [
-        (b"<html><title>502 Bad Gateway</title></html>", "does not begin an OpenPGP packet"),
-        (b"", "no public key"),
-        (changed(BODY_LINE, BODY_LINE[::-1]), "checksum"),
-        (changed(BODY_LINE + "\n", ""), "checksum"),
-        (changed(BODY_LINE, "!" + BODY_LINE[1:]), "not base64"),
-        (ARMOURED[: len(ARMOURED) // 2].encode(), "no complete block"),
-        (BINARY[:-1], "after the data's end"),
-        (BINARY[:2], "ends within the packet header"),
-        (b"\x95" + BINARY[1:], "secret key"),
-        (PRIVATE.encode(), "secret key"),
-        (b"\x99\x00\x03\x03ab", "version 3"),
-        (b"\xc6\xe1", "partial length"),
+        b"<html><title>502 Bad Gateway</title></html>",
+        b"",
+        changed(BODY_LINE, BODY_LINE[::-1]),
+        changed(BODY_LINE + "\n", ""),
+        changed(BODY_LINE, "!" + BODY_LINE[1:]),
+        ARMOURED[: len(ARMOURED) // 2].encode(),
+        BINARY[:-1],
+        BINARY[:2],
+        b"\x95" + BINARY[1:],
+        PRIVATE.encode(),
+        b"\x99\x00\x03\x03ab",
+        b"\xc6\xe1",
     ],
     ids=[
         "html",
@@ -95,9 +96,10 @@ PRIVATE = "-----BEGIN PGP " + "PRIVATE KEY BLOCK-----\n\n"
         "partial",
     ],
 )
-def test_data_without_a_public_key_is_refused(data: bytes, reason: str) -> None:
-    with pytest.raises(openpgp.BadKey, match=reason):
+def test_data_without_a_public_key_is_refused(data: bytes, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(openpgp.BadKey) as error:
         openpgp.public_keys(data)
+    assert str(error.value) == snapshot
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ def test_a_missing_record_is_none_and_a_broken_one_an_error(tmp_path):
     assert store.read(str(tmp_path), store.VERIFIED) is None
     for text in ("{", "[1]", "[]x"):
         (tmp_path / "verified.json").write_text(text)
-        with pytest.raises(ValueError, match=r"verified\.json is not a JSON object"):
+        with pytest.raises(ValueError, match=r"verified\.json"):
             store.read(str(tmp_path), store.VERIFIED)
 
 
@@ -20,7 +20,7 @@ def test_a_missing_record_is_none_and_a_broken_one_an_error(tmp_path):
     ("schema", "is_read"),
     [(store.SCHEMA, True), (None, True), (store.SCHEMA - 1, True), (store.SCHEMA + 1, False), ("2027", False)],
 )
-def test_a_record_of_a_later_release_is_refused_with_its_schema(tmp_path, schema, is_read):
+def test_a_record_of_a_later_release_is_refused_with_its_schema(tmp_path, schema, is_read, snapshot):
     """None: without a schema."""
     record = {"since": "2027-01-01T00:00:00Z"} | ({} if schema is None else {"schema": schema})
     (tmp_path / "pending.json").write_text(json.dumps(record))
@@ -28,18 +28,19 @@ def test_a_record_of_a_later_release_is_refused_with_its_schema(tmp_path, schema
         assert store.read(str(tmp_path), store.PENDING) == record
         assert store.newer(str(tmp_path)) is None
         return
-    with pytest.raises(store.NewerStateError, match=rf"pending\.json was written by .*\(schema {schema}\)"):
+    with pytest.raises(store.NewerStateError) as error:
         store.read(str(tmp_path), store.PENDING)
-    assert "update gpuhost on the controller" in str(store.newer(str(tmp_path)))
+    assert str(error.value) == str(store.newer(str(tmp_path)))
+    assert str(error.value).replace(str(tmp_path), "") == snapshot
 
 
-def test_a_record_whose_name_only_a_later_release_knows_is_found_beside_a_broken_one(tmp_path):
+def test_a_record_whose_name_only_a_later_release_knows_is_found_beside_a_broken_one(tmp_path, snapshot):
     assert store.newer(str(tmp_path / "missing")) is None
     (tmp_path / "applied.json").write_text("{")
     (tmp_path / "transaction.lock").write_text("")
     assert store.newer(str(tmp_path)) is None
     (tmp_path / "leases.json").write_text('{"schema": 7}')
-    assert "leases.json was written by a newer gpuhost (schema 7)" in str(store.newer(str(tmp_path)))
+    assert str(store.newer(str(tmp_path))).replace(str(tmp_path), "") == snapshot
 
 
 def test_an_interrupted_write_keeps_the_record_before_it(tmp_path, monkeypatch):

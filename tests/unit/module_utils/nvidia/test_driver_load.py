@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, KernelModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import Decision, NotPossible, Situation
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put
 
@@ -64,17 +64,17 @@ def test_least_disruptive_action(version: str, facts: dict[str, Any], expected: 
     assert bool(decision.reasons) == (expected == "reboot")
 
 
-def test_what_is_refused_is_explained() -> None:
+def test_what_is_refused_is_explained(snapshot: SnapshotAssertion) -> None:
     facts = {"next_boot": NEXT, "built": {NEXT: [], RUNNING: [OPEN_580, PROPRIETARY_595]}}
-    found = f"{RUNNING}: open 580.126.16, proprietary 595.71.05; {NEXT}: none"
-    with pytest.raises(NotPossible, match=re.escape(f"driver 595.71.05 is built (modules by kernel: {found}). ")):
+    with pytest.raises(NotPossible) as not_built:
         driver_load.decide("595.71.05", "open", situation(**facts))
-    with pytest.raises(NotPossible, match=r"The module of driver 595\.71\.05 cannot be loaded while they run\. "):
+    with pytest.raises(NotPossible) as under_jobs:
         driver_load.refuse_under_jobs("595.71.05", [JOB])
+    assert [str(not_built.value), str(under_jobs.value)] == snapshot
     driver_load.refuse_under_jobs("595.71.05", [DISPLAY, MONITOR])
 
 
-def test_reboot_has_every_reason() -> None:
+def test_reboot_has_every_reason(snapshot: SnapshotAssertion) -> None:
     assert driver_load.decide("595", "open", situation(nouveau=True)).reasons == ["nouveau is loaded"]
     facts = {
         "loaded": OPEN_580,
@@ -82,11 +82,7 @@ def test_reboot_has_every_reason() -> None:
         "next_boot": NEXT,
         "built": {RUNNING: [OPEN_580], NEXT: [OPEN_595]},
     }
-    reasons = driver_load.decide("595", "open", situation(**facts)).reasons
-    assert reasons == [
-        f"the module is built for the next-boot kernel {NEXT}, not for the running kernel {RUNNING}",
-        "programs have the GPUs open: 7 (/usr/bin/Xorg -x)",
-    ]
+    assert driver_load.decide("595", "open", situation(**facts)).reasons == snapshot
 
 
 @pytest.mark.parametrize("job", [JOB, JOB_BY_SMI], ids=["by its devices", "by nvidia-smi"])
@@ -94,7 +90,7 @@ def test_reboot_has_every_reason() -> None:
     "facts", [{"loaded": OPEN_580}, {"loaded": OPEN_580, "nouveau": True}], ids=["reload", "reboot"]
 )
 def test_running_job_is_refused(job: dict[str, Any], facts: dict[str, Any]) -> None:
-    with pytest.raises(NotPossible, match=r"programs compute on the GPUs: 7 \(/usr/bin/python3 -x\)"):
+    with pytest.raises(NotPossible, match=r": 7 \(/usr/bin/python3 -x\)"):
         driver_load.decide("595.71.05", "open", situation(users=[DAEMON, job], **facts))
 
 
@@ -110,7 +106,7 @@ def test_running_job_is_refused(job: dict[str, Any], facts: dict[str, Any]) -> N
     ],
 )
 def test_module_that_no_kernel_has_is_refused(facts: dict[str, Any]) -> None:
-    with pytest.raises(NotPossible, match=r"no open kernel module of driver 595\.71\.05 is built .*dkms status"):
+    with pytest.raises(NotPossible, match=r"no open .* 595\.71\.05 is built"):
         driver_load.decide("595.71.05", "open", situation(**facts))
 
 
@@ -180,36 +176,40 @@ def test_reload_replaces_the_module_and_restarts_services(machine: Host) -> None
     ]
 
 
-def test_module_in_use_needs_a_reboot_and_services_are_restarted(machine: Host) -> None:
+def test_module_in_use_needs_a_reboot_and_services_are_restarted(machine: Host, snapshot: SnapshotAssertion) -> None:
     machine.modules(*BUSY)
     outcome = machine.apply("reload")
-    assert (outcome.action, outcome.reasons) == ("reboot", ["modules are in use: nvidia (used 1 times)"])
+    assert outcome.action == "reboot"
+    assert outcome.reasons == snapshot
     assert machine.commands == [STOP, START]
 
 
-def test_module_that_cannot_be_unloaded_needs_a_reboot(machine: Host) -> None:
+def test_module_that_cannot_be_unloaded_needs_a_reboot(machine: Host, snapshot: SnapshotAssertion) -> None:
     machine.modules(*FREE)
     machine.failing["rmmod nvidia"] = "rmmod: ERROR: Module nvidia is in use"
     outcome = machine.apply("reload")
     assert outcome.action == "reboot"
-    assert outcome.reasons == ["module nvidia cannot be unloaded: rmmod: ERROR: Module nvidia is in use"]
+    assert outcome.reasons == snapshot
     assert machine.commands[-1] == START
 
 
-def test_module_that_cannot_be_loaded_fails_and_services_are_restarted(machine: Host) -> None:
+def test_module_that_cannot_be_loaded_fails_and_services_are_restarted(
+    machine: Host, snapshot: SnapshotAssertion
+) -> None:
     machine.modules(*FREE)
     machine.failing["modprobe nvidia"] = "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
-    with pytest.raises(NotPossible, match=r"Key was rejected by service.*Secure Boot"):
+    with pytest.raises(NotPossible) as error:
         machine.apply("reload")
+    assert str(error.value) == snapshot
     assert machine.commands[-1] == START
 
 
-def test_third_party_module_that_cannot_be_loaded_is_a_warning(machine: Host) -> None:
+def test_third_party_module_that_cannot_be_loaded_is_a_warning(machine: Host, snapshot: SnapshotAssertion) -> None:
     machine.modules("gdrdrv 9 0 -", "nvidia 9 1 gdrdrv,")
     machine.failing["modprobe gdrdrv"] = "Invalid argument"
     outcome = machine.apply("reload")
     assert outcome.action == "reload"
-    assert ["modprobe gdrdrv" in warning for warning in outcome.warnings] == [True]
+    assert outcome.warnings == snapshot
 
 
 def test_service_that_does_not_start_is_a_warning(machine: Host) -> None:
@@ -284,17 +284,15 @@ def test_module_of_the_driver_that_cannot_be_loaded_again_fails(machine: Host) -
         machine.apply("reload")
 
 
-def test_a_kernel_that_unloads_no_modules_is_named_at_once(machine: Host) -> None:
+def test_a_kernel_that_unloads_no_modules_is_named_at_once(machine: Host, snapshot: SnapshotAssertion) -> None:
     machine.modules("nvidia_uvm 9 - -", "nvidia 9 - -")
-    assert machine.apply("reload").reasons == [
-        "the kernel is built without CONFIG_MODULE_UNLOAD, and unloads no module"
-    ]
+    assert machine.apply("reload").reasons == snapshot
     assert machine.slept == 0
 
 
-def test_modules_in_use_are_named_with_what_uses_them(machine: Host) -> None:
+def test_modules_in_use_are_named_with_what_uses_them(machine: Host, snapshot: SnapshotAssertion) -> None:
     machine.modules("nvidia_uvm 9 2 -", "nvidia 9 4 nvidia_uvm,")
-    assert machine.apply("reload").reasons == ["modules are in use: nvidia_uvm (used 2 times), nvidia (used 3 times)"]
+    assert machine.apply("reload").reasons == snapshot
 
 
 # Read -----------------------------------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put
 
@@ -68,7 +70,7 @@ def test_job_on_the_old_module_is_found_after_an_upgrade(tmp_path: Path) -> None
 )
 def test_line_that_is_no_process_is_an_error_and_not_an_idle_gpu(tmp_path: Path, line: str) -> None:
     answer = command.Answer(0, f"42, python3, 512\n{line}\n".encode(), b"")
-    with pytest.raises(ValueError, match="in place of a process"):
+    with pytest.raises(ValueError, match=re.escape(repr(line))):
         gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi"), lambda *_: answer)
 
 
@@ -85,8 +87,13 @@ def test_a_name_with_a_line_break_is_one_process(tmp_path: Path) -> None:
         (77, "b"),
     ]
     assert read("42, a\nb, 512\n") == [(42, "a\nb")]
-    for printed in ("42, a\n77, b, 512\n", "42, a\n", "42, a\nb\n", "Unknown Error\n42, a, 512\n"):
-        with pytest.raises(ValueError, match="in place of a process"):
+    for printed, begin in {
+        "42, a\n77, b, 512\n": "'42, a'",
+        "42, a\n": "'42, a'",
+        "42, a\nb\n": r"'42, a\\nb'",
+        "Unknown Error\n42, a, 512\n": "'Unknown Error'",
+    }.items():
+        with pytest.raises(ValueError, match=begin):
             read(printed)
 
 
@@ -98,10 +105,13 @@ def test_names_and_warnings_are_no_lines_of_their_own(tmp_path: Path) -> None:
     assert (found.pid, found.name) == (42, "a\vb\u2028c")
 
 
-def test_failed_query_is_an_error_and_not_an_idle_gpu(tmp_path: Path) -> None:
+def test_failed_query_is_an_error_and_not_an_idle_gpu(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     failed = command.Answer(15, b"GPU is lost\n", b"")
-    with pytest.raises(ValueError, match="exited with 15: GPU is lost"):
+    with pytest.raises(ValueError, match="GPU is lost") as error:
         gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi"), lambda *_: failed)
+    with pytest.raises(ValueError, match="'hello'") as no_process:
+        gpu_processes.parse("hello")
+    assert [str(error.value), str(no_process.value)] == snapshot
 
 
 def test_an_answer_after_a_minute_is_slow_and_not_an_error(tmp_path: Path) -> None:
@@ -165,7 +175,7 @@ def test_process_in_another_container_is_named_by_nvidia_smi(tmp_path: Path) -> 
 
 def test_long_error_is_cut(tmp_path: Path) -> None:
     failed = command.Answer(15, b"x" * 300, b"")
-    with pytest.raises(ValueError, match=r"^nvidia-smi --query-compute-apps=pid,.* exited with 15: x{200}$"):
+    with pytest.raises(ValueError, match=r": x{200}$"):
         gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi"), lambda *_: failed)
-    with pytest.raises(ValueError, match=r"^nvidia-smi printed 'x{200}' in place of a process$"):
+    with pytest.raises(ValueError, match=r" 'x{200}' "):
         gpu_processes.parse("x" * 300)

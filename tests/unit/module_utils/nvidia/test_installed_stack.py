@@ -143,7 +143,7 @@ def test_default_toolkit_is_the_target_of_the_link(tmp_path: Path, target: str, 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "5", "null"])
 def test_plan_that_is_damaged_is_an_error(tmp_path: Path, text: str) -> None:
     put(tmp_path, installed_stack.APPLIED_PLAN, text)
-    with pytest.raises(ValueError, match=r"^/etc/ansible/facts\.d/gpu_stack\.fact is not a JSON object: "):
+    with pytest.raises(ValueError, match=r"^/etc/ansible/facts\.d/gpu_stack\.fact "):
         installed_stack.applied_plan(str(tmp_path))
 
 

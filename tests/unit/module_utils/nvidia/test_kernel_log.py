@@ -7,6 +7,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from syrupy.assertion import SnapshotAssertion
 
 XIDS = facts.xid_errors(load_catalog())
 FAIL, WARN, PASS = kernel_log.FAIL, kernel_log.WARN, kernel_log.PASS
@@ -168,28 +169,24 @@ SILENT = command.Answer(0, b"", b"")
 
 
 @pytest.mark.parametrize(
-    ("journal", "ring_buffer", "text", "problem"),
+    ("journal", "ring_buffer", "text"),
     [
-        (command.Answer(0, KERNEL, b""), DENIED, KERNEL.decode(), ""),
-        (SILENT, command.Answer(0, b"[    0.000000] Linux version\n", b""), "[    0.000000] Linux version\n", ""),
-        (SILENT, command.Answer(0, b"<6>Linux version\n", b""), "<6>Linux version\n", ""),
-        (command.Answer(1, KERNEL, b""), command.Answer(0, b"NVRM: loading\n", b""), "NVRM: loading\n", ""),
-        (SILENT, SILENT, None, "journalctl: no kernel message; dmesg: no kernel message"),
-        (
-            command.Answer(127, b"", b"journalctl: No such file or directory"),
-            DENIED,
-            None,
-            "journalctl: exit 127: journalctl: No such file or directory; dmesg: exit 1: dmesg: read kernel buffer "
-            "failed: Operation not permitted",
-        ),
+        (command.Answer(0, KERNEL, b""), DENIED, KERNEL.decode()),
+        (SILENT, command.Answer(0, b"[    0.000000] Linux version\n", b""), "[    0.000000] Linux version\n"),
+        (SILENT, command.Answer(0, b"<6>Linux version\n", b""), "<6>Linux version\n"),
+        (command.Answer(1, KERNEL, b""), command.Answer(0, b"NVRM: loading\n", b""), "NVRM: loading\n"),
+        (SILENT, SILENT, None),
+        (command.Answer(127, b"", b"journalctl: No such file or directory"), DENIED, None),
     ],
     ids=["journal", "dmesg", "dmesg with levels", "the journal fails", "silence", "nothing can be read"],
 )
 def test_log_is_the_journals_or_the_ring_buffers(
-    journal: command.Answer, ring_buffer: command.Answer, text: str | None, problem: str
+    journal: command.Answer, ring_buffer: command.Answer, text: str | None, snapshot: SnapshotAssertion
 ) -> None:
     answers = {"journalctl": journal, "dmesg": ring_buffer}
-    assert kernel_log.read(lambda argv, timeout: answers[argv[0]]) == (text, problem)
+    found, problem = kernel_log.read(lambda argv, timeout: answers[argv[0]])
+    assert found == text
+    assert problem == (snapshot if text is None else "")
 
 
 @pytest.mark.parametrize(

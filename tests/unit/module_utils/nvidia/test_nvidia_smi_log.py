@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit import published
 
@@ -116,35 +117,36 @@ def program(tmp_path: Path, script: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("script", "problem"),
+    "script",
     [
-        ("echo something else", "nvidia-smi -q -x printed no XML document: 'something else"),
-        ("echo '<?xml version=\"1.0\"?><a>'", "nvidia-smi -q -x printed a document that is not XML"),
-        ("exit 3", "nvidia-smi -q -x: exit 3"),
-        ("kill -SEGV $$", "nvidia-smi -q -x: killed by signal 11"),
-        ("echo '<?xml version=\"1.0\"?><a>'; exit 255", "nvidia-smi -q -x: exit 255"),
+        "echo something else",
+        "echo '<?xml version=\"1.0\"?><a>'",
+        "exit 3",
+        "kill -SEGV $$",
+        "echo '<?xml version=\"1.0\"?><a>'; exit 255",
     ],
+    ids=["no document", "no XML", "exit", "signal", "exit and no XML"],
 )
-def test_document_that_cannot_be_read(tmp_path: Path, script: str, problem: str) -> None:
+def test_document_that_cannot_be_read(tmp_path: Path, script: str, snapshot: SnapshotAssertion) -> None:
     log = read(tmp_path, script)
     assert log.gpus == []
-    assert str(log.problem).startswith(problem)
+    assert log.problem == snapshot
 
 
-def test_document_after_a_message_about_a_lost_gpu(tmp_path: Path) -> None:
+def test_document_after_a_message_about_a_lost_gpu(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     (tmp_path / "document").write_text("Unable to determine the device handle for GPU1\n" + published.document("t4"))
     log = read(tmp_path, f"cat {tmp_path}/document; exit 15")
     assert [found.name for found in log.gpus] == ["Tesla T4"]
-    assert log.problem == "nvidia-smi -q -x: exit 15: Unable to determine the device handle for GPU1"
+    assert log.problem == snapshot
 
 
-def test_program_that_hangs_is_asked_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_that_hangs_is_asked_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
     monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.2)
     log = read(tmp_path, f"echo >> {tmp_path}/calls; exec sleep 60")
-    assert (log.gpus, log.problem) == (
-        [],
-        f"nvidia-smi -q -x: exit 124: {tmp_path}/nvidia-smi did not end within 0.4 s",
-    )
+    assert log.gpus == []
+    assert str(log.problem).replace(str(tmp_path), "") == snapshot
     assert (tmp_path / "calls").read_text() == "\n\n"
 
 
@@ -196,16 +198,18 @@ def test_link_is_active_or_inactive(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "problem"),
+    "script",
     [
-        ("printf 'GPU 0: NVIDIA H100 (UUID: GPU-0)\\n\\t Link 0: 26.562 GB/s\\n'; exit 255", "nvlink -s: exit 255"),
-        ("kill -KILL $$", "nvlink -s: killed by signal 9"),
-        ("echo hello", "nvlink -s printed 'hello'"),
+        "printf 'GPU 0: NVIDIA H100 (UUID: GPU-0)\\n\\t Link 0: 26.562 GB/s\\n'; exit 255",
+        "kill -KILL $$",
+        "echo hello",
     ],
+    ids=["exit", "signal", "no links"],
 )
-def test_nvlink_query_that_fails_is_an_error(tmp_path: Path, script: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
+def test_nvlink_query_that_fails_is_an_error(tmp_path: Path, script: str, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(ValueError, match="nvlink -s") as error:
         nvidia_smi_log.nvlinks(program(tmp_path, script), command.run)
+    assert str(error.value) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -234,4 +238,4 @@ def test_links_of_the_program(tmp_path: Path) -> None:
 
 
 def test_output_that_is_no_document_is_cut(tmp_path: Path) -> None:
-    assert str(read(tmp_path, "printf '%0300d' 0").problem).endswith(f"printed no XML document: {'0' * 200!r}")
+    assert str(read(tmp_path, "printf '%0300d' 0").problem).endswith(f": {'0' * 200!r}")
