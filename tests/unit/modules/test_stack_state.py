@@ -10,6 +10,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 from ansible_collections.gpuhost.stack.plugins.modules import stack_state
+from syrupy.assertion import SnapshotAssertion
 
 
 class Module:
@@ -97,13 +98,13 @@ def test_a_restore_reports_its_changes_and_the_plan(module: Module, tmp_path: Pa
     assert result["evidence"] == evidence
 
 
-def test_a_damaged_record_is_reported_with_its_path(module: Module) -> None:
+def test_a_damaged_record_is_reported_with_its_path(module: Module, snapshot: SnapshotAssertion) -> None:
     module.directory.mkdir()
     (module.directory / "verified.json").write_text("{")
     result = module("restore")
     assert result["failed"] is True
-    assert result["msg"].startswith("The action restore failed. ")
     assert str(module.directory / "verified.json") in result["msg"]
+    assert result["msg"].replace(str(module.directory), "") == snapshot
 
 
 @pytest.mark.parametrize("action", stack_state.ACTIONS)
@@ -113,7 +114,8 @@ def test_state_of_a_later_release_is_refused_by_each_action(module: Module, acti
     (module.directory / "verified.json").write_text(text)
     result = module(action, plan={}, parts=PARTS)
     assert result["failed"] is True
-    assert "verified.json was written by a newer gpuhost (schema 2); expected at most 1; update" in result["msg"]
+    assert "verified.json " in result["msg"]
+    assert "(schema 2)" in result["msg"]
     assert (module.records(), (module.directory / "verified.json").read_text()) == (["verified.json"], text)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible.plugins.loader import become_loader, shell_loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.ansible_runs import run_playbook
 
@@ -32,25 +33,23 @@ def plugin(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("options", "version", "refused"),
+    ("options", "version", "is_refused"),
     [
-        ({}, RS, "sudo on this host is sudo-rs 0.2.8"),
-        ({"become_exe": "/usr/bin/sudo"}, RS, "/usr/bin/sudo on this host is sudo-rs 0.2.8"),
-        ({"become_exe": "sudo.ws"}, WS, None),
-        ({}, WS, None),
-        ({}, "sh: 1: sudo: not found", None),  # Ansible's own message says so
+        ({}, RS, True),
+        ({"become_exe": "/usr/bin/sudo"}, RS, True),
+        ({"become_exe": "sudo.ws"}, WS, False),
+        ({}, WS, False),
+        ({}, "sh: 1: sudo: not found", False),  # Ansible's own message says so
     ],
+    ids=["sudo-rs", "by its path", "sudo.ws", "sudo", "no sudo"],
 )
-def test_only_sudo_rs_is_refused(options: dict[str, str], version: str, refused: str | None) -> None:
+def test_only_sudo_rs_is_refused(
+    options: dict[str, str], version: str, is_refused: bool, snapshot: SnapshotAssertion
+) -> None:
     asked: list[str] = []
     found = become.sudo_refusal(plugin(**options), shell_loader.get("sh"), lambda words: asked.append(words) or version)
     assert asked == [f"{options.get('become_exe', 'sudo')} --version"]
-    if refused is None:
-        assert found is None
-    else:
-        assert found
-        assert refused in found
-        assert "ansible_become_exe=sudo.ws" in found
+    assert found == (snapshot if is_refused else None)
 
 
 @pytest.mark.parametrize("name", ["sudo", "su"])

@@ -37,38 +37,35 @@ def test_distribution_is_found_by_release_or_major_release(facts, expected):
 
 
 @pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({}, "gather_facts: true"),
-        ({**UBUNTU, "distribution_version": "19.10"}, r"runs ubuntu-19\.10; the catalog has debian-12"),
-    ],
+    ("facts", "word"),
+    [({}, "gather_facts: true"), ({**UBUNTU, "distribution_version": "19.10"}, r"ubuntu-19\.10")],
+    ids=["no facts", "another distribution"],
 )
-def test_a_host_without_facts_or_of_another_distribution_is_refused(facts, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_host_without_facts_or_of_another_distribution_is_refused(facts, word, snapshot):
+    with pytest.raises(ValueError, match=word) as error:
         role_defaults.component(facts, "driver", "580")
+    assert str(error.value) == snapshot
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (("driver", "580"), "has no NVIDIA repository for ubuntu-24.04 and driver branch for aarch64"),
-        (("cuda", "13.0"), "has no NVIDIA repository for ubuntu-24.04 and CUDA toolkit for aarch64"),
-        (("cudnn", "9"), "CUDA toolkit and cuDNN for aarch64"),
-        ((), "the catalog has no NVIDIA repository for ubuntu-24.04 on aarch64; supported are debian-12"),
-    ],
+    "asked",
+    [("driver", "580"), ("cuda", "13.0"), ("cudnn", "9"), ()],
+    ids=["driver", "cuda", "cudnn", "repository"],
 )
-def test_another_architecture_gets_nothing_of_x86_64(asked, message):
+def test_another_architecture_gets_nothing_of_x86_64(asked, snapshot):
     arm = {**UBUNTU, "architecture": "aarch64"}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="aarch64") as error:
         role_defaults.component(arm, *asked) if asked else role_defaults.repository(arm)
+    assert str(error.value) == snapshot
 
 
-def test_facts_without_an_architecture_are_refused():
+def test_facts_without_an_architecture_are_refused(snapshot):
     facts = {name: value for name, value in UBUNTU.items() if name != "architecture"}
-    with pytest.raises(ValueError, match="architecture is not among its facts: expected gather_facts: true"):
+    with pytest.raises(ValueError, match="gather_facts: true") as error:
         role_defaults.component(facts, "driver", "580")
-    with pytest.raises(ValueError, match="architecture is not among its facts"):
+    with pytest.raises(ValueError, match="gather_facts: true") as of_repository:
         role_defaults.repository(facts)
+    assert [str(error.value), str(of_repository.value)] == snapshot
 
 
 def test_repository_has_the_distributions_own_key():
@@ -124,16 +121,12 @@ def test_profile_of_the_driver_can_be_chosen():
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "message"),
-    [
-        ("driver", "7777", "no NVIDIA driver 7777 in the catalog; the nearest that exist"),
-        ("nccl", "1.0", "NCCL"),
-        ("colour", "1", "expected one of driver, cuda, .* found 'colour'"),
-    ],
+    ("name", "version", "word"), [("driver", "7777", "7777"), ("nccl", "1.0", "NCCL"), ("colour", "1", "'colour'")]
 )
-def test_an_unknown_version_or_component_is_refused(name, version, message):
-    with pytest.raises(ValueError, match=message):
+def test_an_unknown_version_or_component_is_refused(name, version, word, snapshot):
+    with pytest.raises(ValueError, match=word) as error:
         role_defaults.component(DEBIAN, name, version)
+    assert str(error.value) == snapshot
 
 
 def test_a_missing_version_is_left_to_the_roles_own_validation():
