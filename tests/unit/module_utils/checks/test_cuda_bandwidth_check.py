@@ -143,10 +143,10 @@ def hgx_4(tmp_path: Path) -> Board:
     return Board(tmp_path, A100, 4, [12] * 4, 25.0, mesh(4))
 
 
-def test_healthy_board_passes(hgx_4: Board) -> None:
+def test_healthy_board_passes(hgx_4: Board, snapshot: SnapshotAssertion) -> None:
     check = hgx_4.judge()
     assert check.status == "pass", check
-    assert str(check.found).startswith("25 measurements, none below its threshold; nearest to it: ")
+    assert check.found == snapshot
 
 
 @pytest.mark.parametrize(("rate", "status"), [(0.93 * 100, "pass"), (75.0, "fail"), (0.93 * 75, "fail")])
@@ -190,7 +190,9 @@ def test_links_of_eighteen_down(tmp_path: Path, rate: float, status: str) -> Non
 
 
 @pytest.mark.parametrize(("links", "rate", "status"), [(4, 52.0, "pass"), (3, 39.0, "pass"), (4, 39.0, "fail")])
-def test_bridge_of_a_model_that_the_catalog_does_not_have(tmp_path: Path, links: int, rate: float, status: str) -> None:
+def test_bridge_of_a_model_that_the_catalog_does_not_have(
+    tmp_path: Path, links: int, rate: float, status: str, snapshot: SnapshotAssertion
+) -> None:
     """The only two GPUs, a link down at both ends: without the model's number of links nothing shows that it failed."""
     board = Board(tmp_path, RTX_3090, 2, [4, 4], 14.062, mesh(links, 2))
     if links == 3:
@@ -199,7 +201,7 @@ def test_bridge_of_a_model_that_the_catalog_does_not_have(tmp_path: Path, links:
     board.pair_rate(0, 1, rate)
     check = board.judge()
     assert check.status == status, check
-    assert "no threshold for " in str(check.found) or status == "fail"
+    assert status == "fail" or check.found == snapshot
 
 
 @pytest.mark.parametrize(("rate", "status"), [(270.0, "pass"), (0.9 * 200, "fail")], ids=["three bridges", "two"])
@@ -293,7 +295,7 @@ def test_links_that_nvidia_smi_does_not_tell_are_unknown(hgx_4: Board, mode: str
 
 
 @pytest.mark.parametrize("what", ["pair", "host", "all-reduce", "device"])
-def test_rate_that_was_not_measured_is_unknown(hgx_4: Board, what: str) -> None:
+def test_rate_that_was_not_measured_is_unknown(hgx_4: Board, what: str, snapshot: SnapshotAssertion) -> None:
     if what == "pair":
         hgx_4.pair_rate(0, 1, None)
     elif what == "host":
@@ -303,8 +305,8 @@ def test_rate_that_was_not_measured_is_unknown(hgx_4: Board, what: str) -> None:
     else:
         hgx_4.document["devices"][3]["copies"] = None
     check = hgx_4.judge()
-    assert (check.status, str(check.reason).startswith("not measured: ")) == ("unknown", True)
-    assert str(check.reason).endswith("; 4 devices, expected 4")
+    assert check.status == "unknown"
+    assert check.reason == snapshot
 
 
 def test_topology_that_lacks_a_gpu_is_unknown(hgx_4: Board, snapshot: SnapshotAssertion) -> None:
@@ -521,14 +523,14 @@ def test_slow_memory_fails(hgx_4: Board) -> None:
     assert (check.status, "1 within the device 900 GB/s, at least 1020" in str(check.found)) == ("fail", True), check
 
 
-def test_mig_instance_is_not_judged(hgx_4: Board) -> None:
+def test_mig_instance_is_not_judged(hgx_4: Board, snapshot: SnapshotAssertion) -> None:
     for device in hgx_4.document["devices"]:
         device["name"] = "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
     hgx_4.document["peers"], hgx_4.document["all_reduce"] = [], None
     hgx_4.host_rate(1.0)
     check = hgx_4.judge()
     assert check.status == "skip"
-    assert "no threshold for " in str(check.reason)
+    assert check.reason == snapshot
 
 
 def test_without_thresholds_it_is_skipped_and_the_figures_shown(hgx_4: Board) -> None:

@@ -320,7 +320,7 @@ def test_module_built(
 
 @pytest.mark.parametrize(("selected", "status"), [("Dual MIT/GPL", "pass"), ("NVIDIA", "fail"), (None, "unknown")])
 def test_of_open_and_proprietary_prebuilt_modules_the_one_that_loads_counts(
-    tmp_path: Path, selected: str | None, status: str
+    tmp_path: Path, selected: str | None, status: str, snapshot: SnapshotAssertion
 ) -> None:
     """As on a host where depmod picked the proprietary module beside the planned open one: no device was found."""
     kernel = tmp_path / "lib/modules/6.8.0-45-generic"
@@ -347,8 +347,8 @@ def test_of_open_and_proprietary_prebuilt_modules_the_one_that_loads_counts(
         f"module 580.95.05, licence {selected}" if selected else "unknown"
     )
     if status == "fail":
-        assert str(check.remedy).startswith("Remove the packages of the other modules (dpkg -S ")
         assert "kernel/nvidia-580/nvidia.ko" in str(check.remedy)
+        assert str(check.remedy).replace(str(tmp_path), "") == snapshot
 
 
 def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(
@@ -400,12 +400,12 @@ def test_the_build_log_is_that_of_a_planned_package(tmp_path: Path) -> None:
     assert str(check.remedy).endswith("error of nvidia/580.95.05")
 
 
-def test_prebuilt_module_that_is_missing_needs_no_headers(tmp_path: Path) -> None:
+def test_prebuilt_module_that_is_missing_needs_no_headers(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     put(tmp_path, "/boot/vmlinuz-6.8.0-45-generic")
     driver = {**PLAN["components"]["driver"], "module_source": "prebuilt"}
     plan = {**PLAN, "components": {**PLAN["components"], "driver": driver}}
     check = by_id(driver_checks.run(host(tmp_path, plan=plan)))["driver.module_built"]
-    assert str(check.remedy).startswith("Run this again: the plan names the prebuilt modules for kernel 6.8.0-45-gener")
+    assert check.remedy == snapshot
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_host_without_a_kernel(tmp_path: Path, kernel_module: str, status: str, 
     check = by_id(driver_checks.run(host(tmp_path, kernel_module=kernel_module)))["driver.module_built"]
     assert check.status == status
     assert (check.found or check.reason) == snapshot
-    assert ("Install a kernel with its headers." in str(check.remedy)) == (status == "fail")
+    assert check.remedy == (snapshot if status == "fail" else None)
 
 
 @pytest.mark.parametrize(("kernel_module", "lacking"), [("built", "6.1.0-56-amd64"), ("loaded", "6.1.0-9-amd64")])
@@ -451,7 +451,7 @@ def test_a_kernel_that_the_guard_holds_back_without_a_module_is_a_warning(
     check = by_id(driver_checks.run(context))["driver.module_built"]
     assert check.status == "warn"
     assert check.found == snapshot
-    assert "dkms autoinstall -k 6.1.0-56-amd64" in str(check.remedy)
+    assert check.remedy == snapshot
     module.unlink()
     check = by_id(driver_checks.run(context))["driver.module_built"]
     assert check.status == "fail"
@@ -537,7 +537,7 @@ def test_the_running_and_the_next_boot_kernel_need_the_module(
     ids=["not signed", "enrolled", "not enrolled", "the kernel's own", "no key"],
 )
 def test_with_secure_boot_the_module_must_be_signed_by_a_trusted_key(
-    tmp_path: Path, signer: str, key: str, status: str, found: str
+    tmp_path: Path, signer: str, key: str, status: str, found: str, snapshot: SnapshotAssertion
 ) -> None:
     """As two kernels have decided: see the README of the fixtures."""
     two_flavours(tmp_path, OEM, [OEM])
@@ -551,8 +551,8 @@ def test_with_secure_boot_the_module_must_be_signed_by_a_trusted_key(
     signed = "module 580.95.05, licence Dual MIT/GPL, signed by a key that the kernel trusts"
     assert check.expected == (None if status == "unknown" else signed)
     if status == "fail":
-        assert "gpu_stack_module_signing_key" in str(check.remedy)
-        assert ("sudo mokutil --import /var/lib/dkms/mok.pub" in str(check.remedy)) == bool(signer)
+        assert ("/var/lib/dkms/mok.pub" in str(check.remedy)) == bool(signer)
+        assert check.remedy == snapshot
 
 
 def test_signed_module_of_another_version_is_to_be_built_again(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
@@ -561,18 +561,20 @@ def test_signed_module_of_another_version_is_to_be_built_again(tmp_path: Path, s
     check = by_id(driver_checks.run(host(tmp_path, run=modinfo("570.1.2", "Dual MIT/GPL", DKMS))))[
         "driver.module_built"
     ]
-    assert (check.status, "dkms autoinstall -k" in str(check.remedy)) == ("fail", True)
+    assert check.status == "fail"
     assert check.found == snapshot
+    assert check.remedy == snapshot
 
 
-def test_key_whose_certificate_is_not_found_has_a_placeholder(tmp_path: Path) -> None:
+def test_key_whose_certificate_is_not_found_has_a_placeholder(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     two_flavours(tmp_path, OEM, [OEM])
     put(tmp_path, secure_boot.SECURE_BOOT, b"\6\0\0\0\1")
     put(tmp_path, module_keys.KEYS, keys("6.1"))
     put(tmp_path, OWNER_KEYS, (SECURE_BOOT_FIXTURES / "mok-list-enrolled").read_bytes())
     context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL", DKMS, NOT_ENROLLED))
     check = by_id(driver_checks.run(context))["driver.module_built"]
-    assert (check.status, "sudo mokutil --import CERTIFICATE.der`" in str(check.remedy)) == ("fail", True)
+    assert check.status == "fail"
+    assert check.remedy == snapshot
 
 
 @pytest.mark.parametrize(("version", "status"), [("570.1.2", "fail"), ("nonsense", "unknown")])
@@ -595,12 +597,15 @@ def test_failure_counts_before_a_kernel_whose_module_is_unknown(tmp_path: Path, 
     assert check.found == snapshot
 
 
-def test_where_the_kernels_keys_cannot_be_read_a_signature_is_unknown(tmp_path: Path) -> None:
+def test_where_the_kernels_keys_cannot_be_read_a_signature_is_unknown(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     two_flavours(tmp_path, OEM, [OEM])
     put(tmp_path, secure_boot.SECURE_BOOT, b"\6\0\0\0\1")
     context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL", DKMS, ENROLLED))
     check = by_id(driver_checks.run(context))["driver.module_built"]
-    assert (check.status, "/proc/keys is missing" in str(check.reason)) == ("unknown", True)
+    assert check.status == "unknown"
+    assert check.reason == snapshot
     (tmp_path / secure_boot.SECURE_BOOT.lstrip("/")).write_bytes(b"\6\0\0\0\0")
     assert by_id(driver_checks.run(context))["driver.module_built"].status == "pass", "nobody asks for a signature"
 
@@ -753,9 +758,9 @@ def test_fault_fails_its_own_checks_only(simulated: SimulatedHost, cause: Any) -
         assert found[check_id]["expected"]
 
 
-def test_remedy_for_a_lost_gpu(simulated: SimulatedHost) -> None:
+def test_remedy_for_a_lost_gpu(simulated: SimulatedHost, snapshot: SnapshotAssertion) -> None:
     lost_gpu(simulated)
-    assert "power-cycle" in simulated.verify()["driver.nvidia_smi"]["remedy"]
+    assert simulated.verify()["driver.nvidia_smi"]["remedy"] == snapshot
 
 
 @pytest.mark.parametrize(
@@ -861,10 +866,13 @@ def test_security_floor_counts_for_each_gpu(tmp_path: Path, snapshot: SnapshotAs
     assert check.reason == snapshot
 
 
-def test_fabric_manager_is_skipped_without_nvswitches(tmp_path: Path, simulated: SimulatedHost) -> None:
+def test_fabric_manager_is_skipped_without_nvswitches(
+    tmp_path: Path, simulated: SimulatedHost, snapshot: SnapshotAssertion
+) -> None:
     plain = SimulatedHost(tmp_path / "plain", [H200])
     found = plain.verify()["driver.fabric_manager"]
-    assert (found["status"], "no NVSwitch" in found["reason"]) == ("skip", True)
+    assert found["status"] == "skip"
+    assert found["reason"] == snapshot
     assert [argv for argv in plain.commands if "is-active" in argv] == []
 
 
@@ -875,7 +883,7 @@ def test_bound_nouveau_fails_even_if_the_kernel_is_not_managed(simulated: Simula
     assert simulated.verify(kernel_module=kernel_module)["driver.nouveau_absent"]["status"] == "fail"
 
 
-def test_simulated_driver_has_no_binding(simulated: SimulatedHost) -> None:
+def test_simulated_driver_has_no_binding(simulated: SimulatedHost, snapshot: SnapshotAssertion) -> None:
     not_loaded(simulated)
     simulated.write("usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05 (simulated)\n")
     found = simulated.verify()
@@ -883,7 +891,7 @@ def test_simulated_driver_has_no_binding(simulated: SimulatedHost) -> None:
         "skip",
         "skip",
     ]
-    assert all("simulated" in found[check_id]["reason"] for check_id in ("driver.pci_binding", "driver.nouveau_absent"))
+    assert [found[check_id]["reason"] for check_id in ("driver.pci_binding", "driver.nouveau_absent")] == snapshot
     (simulated.root / "proc/modules").unlink()
     assert simulated.verify()["driver.nouveau_absent"]["status"] == "skip"
     nouveau_only_loaded(simulated)

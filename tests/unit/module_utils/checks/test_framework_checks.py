@@ -126,12 +126,12 @@ def test_crash_before_a_part_is_a_failure_with_the_last_lines(snapshot: Snapshot
     check = framework_checks.not_printed(SPEC, "PyTorch", CRASHED)
     assert (check.status, check.expected) == ("fail", "e")
     assert check.found == snapshot
-    assert "import PyTorch" in str(check.remedy)
+    assert check.remedy == snapshot
 
 
-def test_crash_in_the_convolution_names_a_second_cudnn() -> None:
+def test_crash_in_the_convolution_names_a_second_cudnn(snapshot: SnapshotAssertion) -> None:
     spec = framework_checks.convolution_spec("pytorch")
-    assert "a second cuDNN" in str(framework_checks.not_printed(spec, "PyTorch", CRASHED).remedy)
+    assert framework_checks.not_printed(spec, "PyTorch", CRASHED).remedy == snapshot
 
 
 @pytest.mark.parametrize("answer", [HUNG, KILLED, SILENT], ids=["hung", "killed", "silent"])
@@ -330,7 +330,7 @@ def test_computation_that_crashes_fails(
 ) -> None:
     spec = CheckSpec("pytorch.matmul", measures="m", expected="e", skipped="s", remedy="r")
     check = framework_checks.computed(host(**changes), spec, "PyTorch", probe_output(**output), CRASHED, 1e-5)
-    assert (check.status, str(check.found).startswith("the process ended early: killed by ")) == ("fail", True)
+    assert (check.status, "killed by signal 11" in str(check.found)) == ("fail", True)
     assert check.expected == snapshot
 
 
@@ -352,9 +352,9 @@ def test_version_numbers(number: Any, version: str | None) -> None:
     assert framework_checks.decoded(number) == version
 
 
-@pytest.mark.parametrize(("search_path", "start"), [("/opt/old", "LD_LIBRARY_PATH is /opt/old. "), ("", "Another ")])
-def test_remedy_for_a_shadowed_library_names_the_search_path(search_path: str, start: str) -> None:
-    assert framework_checks.shadowed_remedy(probe_output(search_path=search_path), "PyTorch").startswith(start)
+@pytest.mark.parametrize("search_path", ["/opt/old", ""], ids=["set", "not set"])
+def test_remedy_for_a_shadowed_library_names_the_search_path(search_path: str, snapshot: SnapshotAssertion) -> None:
+    assert framework_checks.shadowed_remedy(probe_output(search_path=search_path), "PyTorch") == snapshot
 
 
 def test_path_that_merely_begins_like_the_environments_is_foreign() -> None:

@@ -14,6 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import triton_build
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.pytorch_checks import TRITON
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.checks.contexts import probe_output
 
@@ -77,9 +78,9 @@ def test_one_gpu_that_fails_of_something_else_is_not_explained() -> None:
     assert triton_build.explain(Planned.from_json({"request": {"scope": "frameworks"}}), check, output) == check
 
 
-def test_a_python_that_no_package_has_needs_its_own_headers() -> None:
+def test_a_python_that_no_package_has_needs_its_own_headers(snapshot: SnapshotAssertion) -> None:
     check = explained(NO_HEADERS, (), has_headers=False)
-    assert "that of the environment's Python" in str(check.remedy)
+    assert check.remedy == snapshot
 
 
 TORCH = os.environ.get("GPUHOST_PYTORCH_PYTHON", "")
