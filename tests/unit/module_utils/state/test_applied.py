@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -350,14 +351,13 @@ def test_what_was_not_repaired_is_never_recorded(name: str, root: Path, systemd:
     change(root)
     for _unused in range(2):
         runs.begin()
-        with pytest.raises(ValueError, match="These differences were not repaired") as caught:
+        with pytest.raises(ValueError, match=re.escape(words)) as caught:
             runs.end()
-        assert words in str(caught.value)
         found = runs.found()
         assert found["why"], "the next run applies the part again"
         assert [words in text for text in found["changed"]] == [True]
         assert found["changed"] == list(found["damage"].values())
-        assert str(caught.value).endswith(f"add its name to gpu_stack_accept_damage: {next(iter(found['damage']))}")
+        assert str(caught.value).endswith(f"gpu_stack_accept_damage: {next(iter(found['damage']))}")
 
 
 def test_what_was_repaired_or_changed_by_the_run_is_recorded(root: Path, systemd: Systemd) -> None:
@@ -374,16 +374,18 @@ def test_what_was_repaired_or_changed_by_the_run_is_recorded(root: Path, systemd
     assert store.read(runs.directory, store.DAMAGE) is None
 
 
-def test_one_file_of_two_that_is_not_repaired_is_named_alone(root: Path, systemd: Systemd) -> None:
+def test_one_file_of_two_that_is_not_repaired_is_named_alone(
+    root: Path, systemd: Systemd, snapshot: SnapshotAssertion
+) -> None:
     runs = Runs(root, systemd)
     CHANGES["a library is deleted"][0](root)
     CHANGES["a library's link points elsewhere"][0](root)
     runs.begin()
     (root / "usr/lib/libnccl.so.2.32.3").write_text("library")
-    with pytest.raises(ValueError, match="not repaired") as caught:
+    with pytest.raises(ValueError, match=r"libnccl\.so\.2 ") as caught:
         runs.end()
-    assert "libnccl.so.2 pointed to libnccl.so.2.32.3, points to /x" in str(caught.value)
     assert "libnccl.so.2.32.3 is missing" not in str(caught.value)
+    assert str(caught.value) == snapshot
 
 
 def test_damage_of_an_interrupted_run_is_remembered(root: Path, systemd: Systemd) -> None:
@@ -441,7 +443,7 @@ def test_every_difference_that_was_not_repaired_is_named_among_others(root: Path
     replace("var/lib/dpkg/status", "5.2.15-2+b8", "5.2.37-1")(root)
     runs.begin()
     runs.watch = {key: value for key, value in WATCH.items() if key not in ("files", "trees")}
-    with pytest.raises(ValueError, match="not repaired") as caught:
+    with pytest.raises(ValueError, match="package libnccl2") as caught:
         runs.end()
     named = [line.strip().partition(" was ")[0] for line in str(caught.value).splitlines() if line.startswith("  ")]
     assert named == ["blacklist in /proc/cmdline", "package libnccl2"]

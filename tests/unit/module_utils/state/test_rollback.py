@@ -159,11 +159,11 @@ def test_what_a_teardown_removed_while_this_one_waited_is_not_restored(changed):
     assert not changed.directory.exists()
 
 
-def test_a_failed_ldconfig_is_recorded(changed):
+def test_a_failed_ldconfig_is_recorded(changed, snapshot):
     changed.packages.failing = {"ldconfig": "no space left"}
-    with pytest.raises(ValueError, match="`ldconfig` failed"):
+    with pytest.raises(ValueError, match="`ldconfig`") as error:
         changed.restore()
-    assert "no space left" in store.read(str(changed.directory), store.TRANSACTION)["failed"]
+    assert store.read(str(changed.directory), store.TRANSACTION)["failed"] == str(error.value) == snapshot
 
 
 def test_files_are_restored_before_packages_and_alternatives_after_them(changed):
@@ -414,11 +414,12 @@ def test_a_module_of_others_that_does_not_build_is_a_warning_of_the_rollback(cha
     assert result.warnings == snapshot
 
 
-def test_a_failed_alternative_names_the_command(changed):
+def test_a_failed_alternative_names_the_command(changed, snapshot):
     changed.packages.failing = {"update-alternatives": "  error: no alternatives\n"}
     command = "update-alternatives --set cuda /usr/local/cuda-13.0"
-    with pytest.raises(ValueError, match=rf"^`{command}` failed with status 100: error: no alternatives$"):
+    with pytest.raises(ValueError, match=rf"^`{command}` ") as error:
         changed.restore()
+    assert str(error.value) == snapshot
 
 
 def test_repositories_that_cannot_be_locked_are_a_warning(changed, monkeypatch):

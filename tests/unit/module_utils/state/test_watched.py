@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import watched
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.state.applied_host import (
@@ -137,9 +138,10 @@ def test_an_environment_may_be_a_directory_itself(root: Path) -> None:
     assert f"files of /{ENVIRONMENT}" in found
 
 
-def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot watch mounts, sockets; expected files, alternatives, services, "):
+def test_an_unknown_kind_is_refused(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(ValueError, match="mounts, sockets") as error:
         observe(str(tmp_path), {"sockets": [], "mounts": ["/"], "files": []})
+    assert str(error.value) == snapshot
 
 
 def test_the_recorded_state_of_a_file(tmp_path: Path) -> None:
