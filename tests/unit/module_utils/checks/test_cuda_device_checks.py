@@ -165,22 +165,25 @@ def test_remedy_for_wrong_data_names_iommu_and_acs(live: Callable[..., Run], sna
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "which"),
     [
-        {"smi": simulated_gpus(name="NVIDIA H100")},
-        {"smi": simulated_gpus(uuid="GPU-x")},
-        {"smi": simulated_gpus(compute_capability="8.0")},
-        {"smi": simulated_gpus(pci_address="0000:2b:00.0")},
-        {"plan": {**CUDA_PLAN, "gpus": [{"compute_capability": v} for v in ("9.0", "8.0", "9.0")]}},
+        ({"smi": simulated_gpus(name="NVIDIA H100")}, "0000:1b:00.0: "),
+        ({"smi": simulated_gpus(uuid="GPU-x")}, "0000:1b:00.0: "),
+        ({"smi": simulated_gpus(compute_capability="8.0")}, "0000:1b:00.0: "),
+        ({"smi": simulated_gpus(pci_address="0000:2b:00.0")}, "0000:1b:00.0: "),
+        (
+            {"plan": {**CUDA_PLAN, "gpus": [{"compute_capability": v} for v in ("9.0", "8.0", "9.0")]}},
+            "9.0, 9.0, 9.0, planned 8.0, 9.0, 9.0",
+        ),
     ],
     ids=["name", "uuid", "capability", "address", "plan"],
 )
 def test_device_query_compares_with_nvidia_smi_and_the_plan(
-    program: Path, changes: dict[str, Any], snapshot: SnapshotAssertion
+    program: Path, changes: dict[str, Any], which: str, snapshot: SnapshotAssertion
 ) -> None:
     document = simulated_cuda.run(program, devices="3")[1]
     check = by_id(cuda_device_checks.run(cuda_host(prints(""), **changes), of_program(document)))["cuda.device_query"]
-    assert check.status == "fail"
+    assert (check.status, which in str(check.found)) == ("fail", True)
     assert check.found == snapshot
 
 

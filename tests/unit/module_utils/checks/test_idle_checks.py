@@ -77,7 +77,7 @@ def test_job_of_others_that_began_meanwhile_defers_it(
     host: SimulatedHost, judge: Judge, snapshot: SnapshotAssertion
 ) -> None:
     check = judge(lambda: process(host, "python3 train.py"))
-    assert check.status == "deferred"
+    assert (check.status, "77 (python3 train.py)" in str(check.reason)) == ("deferred", True)
     assert check.reason == snapshot
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def test_least_disruptive_action(version: str, facts: dict[str, Any], expected: 
 
 def test_what_is_refused_is_explained(snapshot: SnapshotAssertion) -> None:
     facts = {"next_boot": NEXT, "built": {NEXT: [], RUNNING: [OPEN_580, PROPRIETARY_595]}}
-    with pytest.raises(NotPossible) as not_built:
+    found = f"{RUNNING}: open 580.126.16, proprietary 595.71.05; {NEXT}: none"
+    with pytest.raises(NotPossible, match=re.escape(found)) as not_built:
         driver_load.decide("595.71.05", "open", situation(**facts))
     with pytest.raises(NotPossible) as under_jobs:
         driver_load.refuse_under_jobs("595.71.05", [JOB])
@@ -82,7 +84,9 @@ def test_reboot_has_every_reason(snapshot: SnapshotAssertion) -> None:
         "next_boot": NEXT,
         "built": {RUNNING: [OPEN_580], NEXT: [OPEN_595]},
     }
-    assert driver_load.decide("595", "open", situation(**facts)).reasons == snapshot
+    reasons = driver_load.decide("595", "open", situation(**facts)).reasons
+    assert [NEXT in reasons[0], "7 (/usr/bin/Xorg -x)" in reasons[1]] == [True, True]
+    assert reasons == snapshot
 
 
 @pytest.mark.parametrize("job", [JOB, JOB_BY_SMI], ids=["by its devices", "by nvidia-smi"])
@@ -209,6 +213,7 @@ def test_third_party_module_that_cannot_be_loaded_is_a_warning(machine: Host, sn
     machine.failing["modprobe gdrdrv"] = "Invalid argument"
     outcome = machine.apply("reload")
     assert outcome.action == "reload"
+    assert ["gdrdrv" in warning for warning in outcome.warnings] == [True]
     assert outcome.warnings == snapshot
 
 
@@ -292,7 +297,9 @@ def test_a_kernel_that_unloads_no_modules_is_named_at_once(machine: Host, snapsh
 
 def test_modules_in_use_are_named_with_what_uses_them(machine: Host, snapshot: SnapshotAssertion) -> None:
     machine.modules("nvidia_uvm 9 2 -", "nvidia 9 4 nvidia_uvm,")
-    assert machine.apply("reload").reasons == snapshot
+    (reason,) = machine.apply("reload").reasons
+    assert "nvidia_uvm (used 2 times), nvidia (used 3 times)" in reason
+    assert reason == snapshot
 
 
 # Read -----------------------------------------------------------------------------------------------------------

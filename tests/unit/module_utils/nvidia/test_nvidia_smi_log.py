@@ -117,19 +117,20 @@ def program(tmp_path: Path, script: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "script",
+    ("script", "what"),
     [
-        "echo something else",
-        "echo '<?xml version=\"1.0\"?><a>'",
-        "exit 3",
-        "kill -SEGV $$",
-        "echo '<?xml version=\"1.0\"?><a>'; exit 255",
+        ("echo something else", "something else"),
+        ("echo '<?xml version=\"1.0\"?><a>'", "XML"),
+        ("exit 3", "exit 3"),
+        ("kill -SEGV $$", "signal 11"),
+        ("echo '<?xml version=\"1.0\"?><a>'; exit 255", "exit 255"),
     ],
     ids=["no document", "no XML", "exit", "signal", "exit and no XML"],
 )
-def test_document_that_cannot_be_read(tmp_path: Path, script: str, snapshot: SnapshotAssertion) -> None:
+def test_document_that_cannot_be_read(tmp_path: Path, script: str, what: str, snapshot: SnapshotAssertion) -> None:
     log = read(tmp_path, script)
     assert log.gpus == []
+    assert what in str(log.problem)
     assert log.problem == snapshot
 
 

@@ -634,6 +634,8 @@ def test_the_driver_and_the_modules_of_others_are_told_apart(tmp_path, snapshot)
         put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", f"of {module}\n")
     link(tmp_path, "/var/lib/dkms/nvidia/390.48/source", "/usr/src/nvidia-390.48")
     error = failing(tmp_path, LOST.format("nvidia/390.48"), ["nvidia-dkms"])
+    failed = [path.removesuffix("/build/make.log").rpartition("/dkms/")[2] for path in error.make_logs]
+    assert failed == ["nvidia/595.91.07", "vbox/7.0", "zfs/2.1.5", "nvidia/390.48"]
     assert str(error).replace(str(tmp_path), "") == snapshot
     assert not error.caused_by_foreign_modules
 
