@@ -12,7 +12,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -60,3 +63,13 @@ def test_names_and_files_are_of_one_framework_each() -> None:
 def test_paths_of_environments(options: Any, given: dict[str, Any], tensorflow: str, pytorch: str) -> None:
     """Also by the options of one framework, as in 0.1.0; gpu_verify had none for PyTorch."""
     assert frameworks.paths(options(**given)) == {"tensorflow": tensorflow, "pytorch": pytorch}
+
+
+def test_an_entry_of_the_list_is_all_that_the_probe_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A made-up framework, by its metadata in an environment and by a directory in the place of its link."""
+    made_up = frameworks.Framework("jax", "JAX", "jaxlib", training_file="smoke_train_jax")
+    monkeypatch.setattr(frameworks, "FRAMEWORKS", (*FRAMEWORKS, made_up))
+    (tmp_path / "opt/gpuhost/jax/lib/python3.11/site-packages/jaxlib-0.8.0.dist-info").mkdir(parents=True)
+    found = Probe.from_json(to_json(probe.probe(str(tmp_path), probe.Options())))
+    assert found.environment("jax") == Environment("0.8.0", "3.11", "/opt/gpuhost/jax")
+    assert (found.path_conflict("jax"), found.path_conflict("pytorch")) == ("a directory", None)
