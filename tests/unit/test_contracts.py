@@ -322,7 +322,8 @@ TESTED_BY = {
     "plugins/module_utils/packages/port.py": "module_utils/packages/test_transaction.py",
     "plugins/module_utils/packages/installed.py": "module_utils/packages/test_decisions.py",
     # What it chooses is tested by itself; the words are those of messages.
-    "plugins/module_utils/packages/manager.py": "module_utils/packages/apt/test_dpkg_contents.py",
+    "plugins/module_utils/packages/database.py": "module_utils/packages/apt/test_dpkg_contents.py",
+    "plugins/module_utils/packages/manager.py": "module_utils/packages/test_transaction.py",
     "plugins/module_utils/packages/apt/apt_words.py": "module_utils/packages/test_one_gate.py",
     "plugins/module_utils/packages/apt/dpkg_info.py": "module_utils/packages/apt/test_dpkg.py",
     "plugins/module_utils/packages/dkms.py": "module_utils/nvidia/test_installed_driver.py",

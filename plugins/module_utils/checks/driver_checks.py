@@ -33,7 +33,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     proc_driver,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, dkms
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database, words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
 
 NOT_LOADED_EXIT = 9
 LOST_EXIT = 15  # some releases exit with 255 and print the reason

@@ -34,7 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output, Result
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 
 TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds
 # For a release that was asked for and is not known to run on the GPUs (a warning of the plan): the driver compiles its

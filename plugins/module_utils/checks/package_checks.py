@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database, words
 
 INSTALLED = CheckSpec(
     "packages.installed",

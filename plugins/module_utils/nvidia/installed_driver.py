@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import DkmsLeftover, InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import ld_so
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dkms
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 
 # A driver has both in one directory. Packages of CUDA have a libcuda alone, beside the driver's or in its place
 # (cuda-compat-*), and the toolkit's stubs have no version.

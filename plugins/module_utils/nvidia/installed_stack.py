@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import Framework
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment, InstalledCuda
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 
 APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
 SIMULATED = "/usr/share/gpuhost-simulated"

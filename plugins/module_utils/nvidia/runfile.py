@@ -9,7 +9,7 @@ import re
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Runfile, RunfileDriver, RunfileToolkit
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 
 DRIVER_UNINSTALLERS = ("/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall")
 DRIVER_LOG = "/var/log/nvidia-installer.log"

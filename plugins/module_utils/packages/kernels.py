@@ -16,8 +16,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Ke
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ModulesOfOthers
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_lists import HEADERS, IMAGE
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 
 # Make's own file quotes the value up to Linux 6.5 and from 6.12 on, and does not in between.
 _COMPILER = re.compile(r'^CONFIG_CC_VERSION_TEXT="?(.*?)"?$', re.MULTILINE)

@@ -1,20 +1,13 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the package manager: apt with dpkg, that of all distributions in the catalog. Runs on both sides."""
+"""Choose what changes packages: apt, that of all distributions in the catalog."""
 
 from __future__ import annotations
 
 from typing import Callable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_words, dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageDatabase, PackageManager, Words
-
-words: Words = apt_words
-
-
-def database(root: str) -> PackageDatabase:
-    """Return the database of packages of a host, whose root directory is `root`."""
-    return dpkg.Dpkg(root)
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageManager
 
 
 def manager(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, restore, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import (
     Change,
     InstalledPackage,
@@ -22,7 +23,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed i
     foreign_holds,
     foreign_unfinished,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import (
     Operation,
     PackageError,

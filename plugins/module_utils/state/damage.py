@@ -12,7 +12,7 @@ import re
 from typing import Any, Iterable, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs, SettingsLine
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_listing, foreign_settings
 from ansible_collections.gpuhost.stack.plugins.module_utils.state.watched import (
     ALTERNATIVE_LINK,

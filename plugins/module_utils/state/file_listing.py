@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 
 MISSING = "missing"
 _FIELDS = {"f": ("mode", "owner", "size"), "d": ("mode", "owner")}  # those that are described, after the type

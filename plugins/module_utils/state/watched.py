@@ -15,8 +15,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, proc_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     file_listing,

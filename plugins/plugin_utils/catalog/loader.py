@@ -282,12 +282,16 @@ def _pinned(catalog: Catalog, paths: Iterable[Path]) -> dict[str, dict[str, str]
     return {path.name: dict(pin.findall(path.read_text(encoding="utf-8"))) for path in paths}
 
 
-@functools.cache
 def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
     """Return the catalog, read once per process, with the project's locks; raises CatalogError.
 
     A catalog elsewhere has none, and no plan by it needs one.
     """
+    return _read_once(folder)  # also for those who name the usual folder
+
+
+@functools.cache
+def _read_once(folder: Path) -> Catalog:
     found = read_catalog(folder)
     if folder != CATALOG_FOLDER:
         return found

@@ -15,6 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 from tests.unit.playbooks import rendering
 from tests.unit.plugin_utils.planning.planning_cases import PLANNED, planned
 
+PROJECT = rendering.PLAYBOOKS.parent
 INPUTS = list(yaml.safe_load((rendering.PLAYBOOKS / "group_vars/all/role_inputs.yml").read_text()))
 OTHERS = ("__gpu_stack_apt_transaction", "__gpu_stack_reinstall", "gpu_stack_left_out", "gpu_stack_transitions")
 FOLDERS = (
@@ -166,3 +167,23 @@ def test_the_one_transaction_has_what_a_role_installs_by_itself(role: str) -> No
     own = {name: text for name, text in alone.items() if name not in of_all and str(text).startswith(f"{{{{ {role}_")}
     assert {name: together[name] for name in own} == own
     assert {"packages"} <= own.keys()
+
+
+def keys(node: yaml.MappingNode) -> list[str]:
+    """Return the keys of a mapping with those that it merges, as Ansible's loader reads them."""
+    merged = [value for key, value in node.value if key.value == "<<"]
+    own = [key.value for key, _value in node.value if key.value != "<<"]
+    return own + [key for value in merged for key in keys(value)]
+
+
+def test_no_mapping_has_a_key_twice_of_which_ansible_warns_in_each_run() -> None:
+    """Also a key that overrides a merged one, which YAML allows."""
+    paths = [path for folder in ("playbooks", "roles") for path in (PROJECT / folder).rglob("*.yml")]
+    todo = [yaml.compose(path.read_text(), Loader=yaml.SafeLoader) for path in paths]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, yaml.MappingNode):
+            assert sorted(keys(node)) == sorted(set(keys(node))), node.start_mark
+            todo += [value for _key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            todo += node.value

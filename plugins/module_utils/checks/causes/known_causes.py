@@ -41,7 +41,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     proc_driver,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Log
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database, words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
 
 CEILING = "gpu_ceiling_power_limit"
 COMPUTE_MODES = ("Default", "Exclusive_Process", "Exclusive_Thread", "Prohibited")

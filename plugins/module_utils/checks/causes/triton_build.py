@@ -15,7 +15,7 @@ from typing import Iterable
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import FAIL, HOST, REAPPLY, Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned, Pytorch
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 
 CHECKS = ("pytorch.triton",)
 # triton/runtime/build.py: its own words without a compiler; else subprocess's, of a compiler's call that failed. Older

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import BrokenPackage
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
@@ -205,7 +205,7 @@ if sys.argv[3:]:
     new, sys.version_info = hashlib.new, (3, 8, 10)
     hashlib.new = lambda name: new(name)
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import digests
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 print(json.dumps(database(sys.argv[1]).damage(sys.argv[2])))
 digests.check_md5()
 """

@@ -46,7 +46,7 @@ def variables(_facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
 def computed(project: Path, values: Any = variables, **options: Any) -> dict[str, str]:
     fingerprints._content.cache_clear()
     running_code._module.cache_clear()
-    loader.load_catalog.cache_clear()
+    loader._read_once.cache_clear()
     return fingerprints.of_parts(PLAN, MANAGED, ["tensorflow_env_damaged"], {}, values, project=project, **options)
 
 
