@@ -27,6 +27,8 @@ options:
       - "V(user_settings) alone: the rows of catalog/user_settings.csv, what our programs drop, keep or set."
       - "V(gpu_counters) alone: the rows of catalog/gpu_thresholds.yml by which counters of GPUs are judged."
       - "V(lock), a framework, a version and a Python such as C(3.12): the name of the lock file."
+      - "V(lock_text), the name of a lock among the files of a role or the path of a lock file, and a Python: what it
+        locks for that Python. A name finds also the file that has the locks of all Pythons."
       - "V(packages) and a key of catalog/packages.yml: names of packages that belong to no single release."
       - "Any other topic alone: the list of its keys, newest first."
     required: true
@@ -67,6 +69,7 @@ from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
     gpu_counters,
@@ -173,6 +176,8 @@ class LookupModule(LookupBase):
     def run(self, terms: Any, variables: dict[str, Any] | None = None, **kwargs: Any) -> list[Any]:
         """Return the facts that the terms name; called by Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
+        if terms[:1] == ["lock_text"] and len(terms) == 3:
+            return [self._lock_text(str(terms[1]), str(terms[2]), variables)]
         try:
             base_url, architecture = self.get_option("base_url"), self.get_option("architecture")
             known = ((variables or {}).get("ansible_facts") or {}).get("architecture")
@@ -183,3 +188,18 @@ class LookupModule(LookupBase):
             )
         except CatalogError as error:
             raise AnsibleLookupError(f"gpuhost.stack.catalog: {error}") from error
+
+    def _lock_text(self, file: str, python: str, variables: dict[str, Any] | None) -> str:
+        """Return what a lock file has for a Python; raises AnsibleLookupError if there is none, or for others alone."""
+        names = dict.fromkeys((file, lock_texts.of_all(file)))
+        found = (self.find_file_in_search_path(variables, "files", name, ignore_missing=True) for name in names)
+        path = next(filter(None, found), None)
+        if path is None:
+            raise AnsibleLookupError(f"gpuhost.stack.catalog: found no lock file {' nor '.join(names)}")
+        text, wanted = self._loader.get_text_file_contents(path), lock_texts.python_of(file) or python
+        listed = lock_texts.pythons(text)
+        if listed and wanted not in listed:
+            raise AnsibleLookupError(
+                f"gpuhost.stack.catalog: {path} has locks for Python {', '.join(listed)}, expected one for {wanted}"
+            )
+        return lock_texts.for_python(text, wanted)

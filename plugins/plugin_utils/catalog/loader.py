@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import cross_check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
@@ -261,13 +262,13 @@ def _shipped() -> Iterable[Path]:
 
 
 def lock_files(*folders: Path) -> LockFiles:
-    """Return the project's lock files, and those in other folders."""
+    """Return the project's locks, and those in other folders."""
     own = (path for folder in folders for path in folder.glob("*.txt"))
     # The collection is shipped without scripts.
     command = "script/lock {names}"
     if not (PROJECT / "script" / "lock").exists():
         command = "ansible-playbook gpuhost.stack.plan -i INVENTORY"
-    return LockFiles(frozenset(path.name for path in (*_shipped(), *own)), command)
+    return LockFiles(frozenset(name for path in (*_shipped(), *own) for name in lock_texts.names(path)), command)
 
 
 def with_locks(catalog: Catalog, folder: Path) -> Catalog:
@@ -277,9 +278,17 @@ def with_locks(catalog: Catalog, folder: Path) -> Catalog:
 
 
 def _pinned(catalog: Catalog, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Return the versions of the packages in cpu.yml that lock files pin, by the names of the files."""
-    pin = re.compile(rf"^({'|'.join(re.escape(row.package) for row in catalog.cpu.wheels)})==([^\s;\\]+)", re.MULTILINE)
-    return {path.name: dict(pin.findall(path.read_text(encoding="utf-8"))) for path in paths}
+    """Return the versions of the packages in cpu.yml that locks pin, by the names of the locks."""
+    packages = {row.package for row in catalog.cpu.wheels}
+    found = {}
+    # As where a lock is looked for, a file of one Python comes before one of all.
+    for path in sorted(paths, key=lambda path: lock_texts.python_of(path.name)):
+        marked = (name for name in catalog.cpu.known_architectures if path.stem.endswith(f"-{name}"))
+        machine, text = next(marked, catalog.cpu.unmarked_locks), path.read_text(encoding="utf-8")
+        lines = "\n".join(line for line in text.splitlines() if line.partition("==")[0] in packages)  # faster: a few
+        for name in filter(lock_texts.python_of, lock_texts.names(path)):
+            found[name] = lock_texts.pins(lines, lock_texts.python_of(name), machine)
+    return found
 
 
 def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:

@@ -962,7 +962,10 @@ class Distro:
 
 @dataclasses.dataclass(frozen=True)
 class LockFiles:
-    """The lock files that exist, by name, and the command that makes others; {names} in it are theirs."""
+    """The locks that exist, and the command that makes others; {names} in it are theirs.
+
+    files: by the name that the file of one Python has, also where one file has the locks of several.
+    """
 
     files: frozenset[str]
     command: str
@@ -972,7 +975,7 @@ class LockFiles:
 class Catalog:
     """The whole catalog. vgpus: by device and subsystem; locks: None where they do not limit a plan.
 
-    pinned: {lock file: {package: version}} of the packages in `cpu`.
+    pinned: {lock, as in `locks`: {package: version}} of the packages in `cpu`.
     """
 
     gpu: GpuFile

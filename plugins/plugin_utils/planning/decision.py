@@ -14,6 +14,7 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
@@ -136,8 +137,8 @@ def _locks_of(plan: Plan, folder: str) -> dict[str, str]:
     """Return the lock file of each planned framework: that of the folder with the user's own, or the name of ours."""
     frameworks = [(part.name, part.planned(plan.components)) for part in FRAMEWORKS]
     planned = {name: component.lock for name, component in frameworks if component}
-    own = {name: Path(folder, lock) for name, lock in planned.items() if folder}
-    return planned | {name: str(path) for name, path in own.items() if path.is_file()}
+    own = {name: lock_texts.find(lock, Path(folder)) for name, lock in planned.items() if folder}
+    return planned | {name: str(path) for name, path in own.items() if path}
 
 
 def _missing_to_compile(

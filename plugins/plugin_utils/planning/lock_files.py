@@ -1,12 +1,16 @@
 """Lock files: list those that exist, and resolve one with uv against a package index.
 
-Runs on the controller. A lock file pins what one environment consists of, each wheel by its hashes: those for one
-Python and CPU architecture on Linux, with the oldest C library that the catalog has. script/lock NAME... is `main`.
+Runs on the controller. A lock pins what one environment consists of, each wheel by its hashes: those for one Python and
+CPU architecture on Linux, with the oldest C library that the catalog has. script/lock NAME... is `main`: it resolves
+each Python alone and merges their locks into one file (catalog/lock_texts.py). `uv pip compile --universal` would not
+do: it takes no platform, so that it checks neither the C library nor that each Python has a wheel, and it adds the
+hashes of the wheels for Windows, macOS and other architectures.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -20,12 +24,13 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -52,9 +57,9 @@ class LockError(Exception):
     """A lock that could not be made; the message says why."""
 
 
-def shipped_file(lock: locks.Lock) -> Path:
-    """Return where a lock of the project is."""
-    return PROJECT / "roles" / f"{lock.framework}_env" / "files" / lock.file
+def shipped_folder(lock: locks.Lock) -> Path:
+    """Return the folder with the project's locks of a framework."""
+    return PROJECT / "roles" / f"{lock.framework}_env" / "files"
 
 
 # Text -----------------------------------------------------------------------------------------------------------------
@@ -81,9 +86,9 @@ def requirements_text(resolved: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pins(text: str) -> dict[str, str]:
-    """Return the version of each package in a lock file."""
-    return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)", text, re.MULTILINE))
+def pins(text: str, recipe: locks.Recipe) -> dict[str, str]:
+    """Return the version of each package that a lock file has for the Python of a recipe."""
+    return lock_texts.pins(text, recipe.python, recipe.platform.partition("-")[0])
 
 
 def _preferences(pinned: Mapping[str, str]) -> str:
@@ -199,7 +204,7 @@ def make(
     What an existing file pins is kept where it still fits, unless it is upgraded.
     """
     recipe = locks.recipe(catalog, locks.parse(name))
-    pinned = pins(path.read_text()) if path.exists() and not upgrade else {}
+    pinned = pins(path.read_text(), recipe) if path.exists() and not upgrade else {}
     _write(path, resolve(recipe, pinned, variables))
 
 
@@ -241,9 +246,9 @@ def extend(
     Raises LockError, also if a requirement does not fit the framework's lock.
     """
     lock = locks.parse(file)
-    own = folder / lock.file
     try:
-        locked = (own if own.exists() else shipped_file(lock)).read_text(encoding="utf-8")
+        found = lock_texts.find(lock.file, folder, shipped_folder(lock)) or folder / lock.file
+        locked = lock_texts.read(found, lock.python)
         wanted = requirements.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise LockError(f"found no requirements file: {error}") from error
@@ -253,19 +258,20 @@ def extend(
         raise LockError(f"{requirements}: found the options {', '.join(options)}; expected one requirement a line")
     digest = hashlib.sha256(f"{locked}\0{wanted}".encode()).hexdigest()[:8]
     path = folder / f"{lock.name}-extra-{digest}.txt"
+    recipe = locks.recipe(catalog, lock)
+    locked_pins = pins(locked, recipe)
     if not path.exists():
-        recipe = locks.recipe(catalog, lock)
-        pinned = tuple(f"{name}=={version}" for name, version in pins(locked).items())
+        pinned = tuple(f"{name}=={version}" for name, version in locked_pins.items())
         # What the framework's lock pins is required, so that its versions cannot give way to what is added.
         whole = dataclasses.replace(recipe, requirements=(recipe.requirements[0], *pinned), of_its_time=False)
         resolved = _resolve(whole, {}, variables, extra=wanted)
         entries = re.findall(r"^[^\s#].*(?:\n[ \t].*)*\n", requirements_text(resolved), re.MULTILINE)
-        added = {name: entry for entry in entries if (name := entry.partition("==")[0]) not in pins(locked)}
+        added = {name: entry for entry in entries if (name := entry.partition("==")[0]) not in locked_pins}
         stated = {name: f"# {name}: {size} bytes\n" for name, size in wheel_sizes(resolved).items()}
         _write(path, locked + "".join(entry + stated.get(name, "") for name, entry in added.items()))
     text = path.read_text(encoding="utf-8")
     known = {name: int(size) for name, size in re.findall(r"^# (\S+): (\d+) bytes$", text, re.MULTILINE)}
-    sizes = {name: known.get(name) for name in pins(text) if name not in pins(locked)}
+    sizes = {name: known.get(name) for name in pins(text, recipe) if name not in locked_pins}
     return Extended(path, hashlib.sha256(text.encode()).hexdigest()[:8], sizes)
 
 
@@ -338,45 +344,134 @@ def planned(catalog: Catalog) -> list[str]:
     return [lock.name for lock in sorted(found, key=lambda lock: versions.key(lock.name), reverse=True)]
 
 
+def _of_each_python(catalog: Catalog, lock: locks.Lock) -> list[locks.Lock]:
+    """Return a lock, or those for the Pythons of the distributions that the release has wheels for.
+
+    Raises UnknownLockError.
+    """
+    if lock.python != locks.ALL:
+        locks.recipe(catalog, lock)
+        return [lock]
+    pythons = {python for distro in catalog.distros.values() for python in distro.python.available}
+    known = []
+    for python in sorted(pythons, key=versions.key, reverse=True):
+        with contextlib.suppress(locks.UnknownLockError):
+            locks.recipe(catalog, dataclasses.replace(lock, python=python))
+            known.append(dataclasses.replace(lock, python=python))
+    if not known:
+        locks.recipe(catalog, lock)  # says what is unknown
+    return [each for each in known if locks.source_only(catalog, each) is None] or known
+
+
+def _shipped_files(lock: locks.Lock) -> list[Path]:
+    """Return the project's files with locks of the same release, build and architecture."""
+    paths = shipped_folder(lock).glob("*-py*.txt")
+    return [path for path in paths if lock_texts.of_all(path.name) == lock_texts.of_all(lock.file)]
+
+
+def _shipped_text(file: str, folder: Path) -> str:
+    """Return a lock of the project; empty if it does not exist."""
+    path = lock_texts.find(file, folder)
+    return lock_texts.read(path, lock_texts.python_of(file)) if path else ""
+
+
+def _resolve_shipped(catalog: Catalog, lock: locks.Lock, upgrade: bool) -> tuple[str, list[str]]:
+    """Return a lock of the project, resolved, and what changed; raises LockError."""
+    recipe = locks.recipe(catalog, lock)
+    before = _shipped_text(lock.file, shipped_folder(lock))
+    after = resolve(recipe, {} if upgrade else pins(before, recipe))
+    return after, changes(recipe, before, after, upgrade) if before else []
+
+
+def changes(recipe: locks.Recipe, before: str, after: str, upgrade: bool = False) -> list[str]:
+    """Return what a lock pins otherwise than before; a version that did not stay with the reason that uv gives."""
+    old, new = pins(before, recipe), pins(after, recipe)
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        if name not in new or name not in old:
+            found.append(f"{name} {f'{old[name]} is not needed any more' if name in old else f'{new[name]} is new'}")
+        elif old[name] != new[name]:
+            why = "" if upgrade else f": {_why_not(recipe, new | {name: old[name]}, name)}"
+            found.append(f"{name} {old[name]} becomes {new[name]}{why}")
+        elif lock_texts.entry(before, name) != lock_texts.entry(after, name):
+            found.append(f"{name} {new[name]}: the index has other wheels of it than before")
+    return found
+
+
+def _why_not(recipe: locks.Recipe, pinned: Mapping[str, str], name: str) -> str:
+    """Return in one line why a version of a package does not fit."""
+    try:
+        _resolve(recipe, pinned, extra=f"{name}=={pinned[name]}\n")
+    except LockError as error:
+        return " ".join(str(error).split())
+    return "it fits only with other versions of further packages"
+
+
+def _merge_shipped(resolved: Mapping[locks.Lock, Future[tuple[str, list[str]]]]) -> list[str]:
+    """Write the locks of one file as they are resolved, and return the names of those that could not be made.
+
+    What the project has for other Pythons stays, and becomes a part of the file if it is one of its own.
+    """
+    one, failed = next(iter(resolved)), []
+    folder, files = shipped_folder(one), _shipped_files(one)
+    names = filter(lock_texts.python_of, itertools.chain.from_iterable(map(lock_texts.names, files)))
+    texts = {lock_texts.python_of(name): _shipped_text(name, folder) for name in names}
+    for lock, future in resolved.items():
+        try:
+            texts[lock.python], changed = future.result()
+        except LockError as error:
+            print(f"script/lock: {lock.name}: {error}", file=sys.stderr, flush=True)
+            failed.append(lock.name)
+            continue
+        print(*(f"lock: {lock.name}{each}" for each in ("", *(f": {c}" for c in changed))), sep="\n", file=sys.stderr)
+    if len(failed) < len(resolved):
+        whole = folder / lock_texts.of_all(one.file)
+        _write(whole, lock_texts.merge(texts))
+        for path in files:
+            if path != whole:
+                path.unlink()
+    return failed
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Write locks of the project and return the exit status: 1 if one could not be made, 2 for bad usage."""
     parser = argparse.ArgumentParser(prog="script/lock", allow_abbrev=False)
     parser.add_argument("--upgrade", action="store_true", help="select the newest versions that fit")
     parser.add_argument("--missing", action="store_true", help="those that the catalog's distributions need and lack")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="such as tensorflow-X.Y.Z-pyA.B")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="such as tensorflow-X.Y.Z-pyA.B, or -py3 for all Pythons"
+    )
     options = parser.parse_args(argv)
     try:
         catalog = load_catalog()
     except CatalogError as error:
         print(f"script/lock: {error}", file=sys.stderr)
         return 2
+    wanted: list[locks.Lock] = []
     wrong = []
     for name in options.names:  # all wrong ones before the first resolution
         try:
-            locks.recipe(catalog, locks.parse(name))
+            wanted += _of_each_python(catalog, locks.parse(name))
         except locks.UnknownLockError as error:
             wrong.append(str(error))
     if wrong:
         print(*(f"script/lock: {mistake}" for mistake in wrong), sep="\n", file=sys.stderr)
         return 2
-    names = [locks.parse(name).name for name in options.names] or planned(catalog)
-    todo = [(name, shipped_file(locks.parse(name))) for name in names]
-    if options.missing:
-        todo = [(name, path) for name, path in todo if not path.exists()]
-
-    def work(item: tuple[str, Path]) -> str:
-        try:
-            make(catalog, *item, upgrade=options.upgrade)
-        except LockError as error:
-            print(f"script/lock: {item[0]}: {error}", file=sys.stderr, flush=True)
-            return item[0]
-        print(f"lock: {item[0]}", file=sys.stderr, flush=True)
-        return ""
-
+    todo: dict[str, list[locks.Lock]] = {}  # by the file for all Pythons
+    for lock in dict.fromkeys(wanted) if options.names else map(locks.parse, planned(catalog)):
+        if not (options.missing and lock_texts.find(lock.file, shipped_folder(lock))):
+            todo.setdefault(lock_texts.of_all(lock.file), []).append(lock)
+    count, failed = sum(map(len, todo.values())), []
     with ThreadPoolExecutor(JOBS) as pool:
-        failed = [name for name in pool.map(work, todo) if name]
+        resolved = {
+            lock: pool.submit(_resolve_shipped, catalog, lock, options.upgrade)
+            for of_file in todo.values()
+            for lock in of_file
+        }
+        for of_file in todo.values():
+            failed += _merge_shipped({lock: resolved[lock] for lock in of_file})
     if failed:
-        print(f"script/lock: {len(failed)} of {len(todo)} could not be made: {', '.join(failed)}", file=sys.stderr)
+        print(f"script/lock: {len(failed)} of {count} could not be made: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -2,7 +2,8 @@
 
 Runs on the controller; pure functions. A lock belongs to one release, one Python, one CUDA build and one CPU
 architecture, and its name says so: `tensorflow-2.21.0-cudnn-9.10-py3.12.txt`, `pytorch-2.10.0-cu128-py3.12.txt`,
-`tensorflow-2.21.0-py3.12-aarch64.txt`. A name without an architecture is for the one that cpu.yml names.
+`tensorflow-2.21.0-py3.12-aarch64.txt`. A name without an architecture is for the one that cpu.yml names. Plans name
+locks so, also where one file has those of all Pythons (`pytorch-2.10.0-cu128-py3.txt`, catalog/lock_texts.py).
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ PROBLEMS = {
 }
 
 SYSTEM = "system"  # the build whose CUDA libraries are the system's
+ALL = "3"  # in place of a Python
 _NAME = re.compile(
     r"(?P<framework>[a-z]+)-(?P<version>\d[0-9a-z.]*)"
-    r"(?:-(?P<build>system|cudnn-\d+\.\d+|cu\d+))?-py(?P<python>\d+\.\d+)"
+    r"(?:-(?P<build>system|cudnn-\d+\.\d+|cu\d+))?-py(?P<python>3|\d+\.\d+)"
     r"(?:-(?P<architecture>[a-z][a-z0-9_]*))?(?:\.txt)?"
 )
 
@@ -44,8 +46,8 @@ class Lock:
     """What a lock file is for.
 
     build: empty for the CUDA libraries that a TensorFlow wheel names; `system`; `cudnn-A.B`: with this cuDNN at most;
-    `cu128`: the CUDA release that a PyTorch wheel was built for. architecture: empty for the one whose locks are not
-    marked; see `mark`.
+    `cu128`: the CUDA release that a PyTorch wheel was built for. python: ALL for one after the other. architecture:
+    empty for the one whose locks are not marked; see `mark`.
     """
 
     framework: str

@@ -13,6 +13,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED, SKIP, Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -77,10 +78,12 @@ def stack_fingerprint(plan: Plan, project: Path = PROJECT) -> str:
     locks, components = {}, to_json(plan.components)
     for part in FRAMEWORKS:
         component = part.planned(plan.components)
-        path = project / "roles" / part.role / "files" / (component.lock if component else "")
-        if path.is_file():  # a user's own lock has its release and Python in its name
-            locks[part.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        for field in part.follows_host if component else ():
+        if component is None:
+            continue
+        path = lock_texts.find(component.lock, project / "roles" / part.role / "files")
+        if path:  # a user's own lock has its release and Python in its name
+            locks[part.name] = hashlib.sha256(lock_texts.read(path, component.python).encode()).hexdigest()
+        for field in part.follows_host:
             del components[part.name][field]
     text = json.dumps({"components": components, "locks": locks}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

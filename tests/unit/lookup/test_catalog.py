@@ -7,8 +7,10 @@ import shutil
 
 import pytest
 from ansible.errors import AnsibleLookupError
+from ansible.parsing.dataloader import DataLoader
 from ansible_collections.gpuhost.stack.plugins.lookup import catalog
 from ansible_collections.gpuhost.stack.plugins.lookup.catalog import look_up
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import read_catalog
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER
@@ -130,3 +132,52 @@ def test_what_is_the_same_for_every_architecture_needs_no_facts(tmp_path, monkey
 def test_the_lock_of_another_architecture_is_never_taken_from_todays_catalog():
     with pytest.raises(AnsibleLookupError, match=r"no wheel of 2\.21\.0 for aarch64"):
         run(*LOCK, facts={"architecture": "aarch64"})
+
+
+# What a lock has for a Python -----------------------------------------------------------------------------------------
+
+OWN = "pytorch-2.10.0-cu128-py3.txt"
+
+
+def text(folder, *terms):
+    """Return what the lookup reads, with a role's files in the folder."""
+    (folder / "files").mkdir(exist_ok=True)
+    (folder / "files" / OWN).write_text(lock_texts.merge({"3.10": "a==1\n", "3.12": "a==2\n"}))
+    lookup = catalog.LookupModule(loader=DataLoader())
+    lookup.set_options = lambda **_options: None
+    return lookup.run(["lock_text", *terms], {"ansible_search_path": [str(folder)]})
+
+
+@pytest.mark.parametrize(
+    ("file", "python", "expected"),
+    [
+        ("pytorch-2.10.0-cu128-py3.12.txt", "3.12", "a==2\n"),
+        ("pytorch-2.10.0-cu128-py3.12.txt", "3.10", "a==2\n"),  # who asks for another Python's gets it, as ever
+        (OWN, "3.10", "a==1\n"),
+    ],
+)
+def test_a_lock_is_read_for_its_python(tmp_path, file, python, expected):
+    assert text(tmp_path, file, python) == [expected]
+    assert text(tmp_path, str(tmp_path / "files" / file), python) == [expected]
+
+
+def test_a_file_of_ones_own_is_read_as_it_is(tmp_path):
+    own = "# ours\na==1 ; python_version < '3.12'  # as ever\n\n"
+    (tmp_path / "pytorch-2.10.0-cu128-py3.10.txt").write_text(own)
+    (tmp_path / "own.txt").write_text(own)
+    for name in ("own.txt", "pytorch-2.10.0-cu128-py3.10.txt"):
+        assert text(tmp_path, str(tmp_path / name), "3.12") == [own]
+
+
+@pytest.mark.parametrize(
+    ("file", "python", "message"),
+    [
+        (OWN, "3.13", rf"files/{OWN} has locks for Python 3\.10, 3\.12, expected one for 3\.13"),
+        ("pytorch-2.10.0-cu128-py3.13.txt", "3.12", "has locks for Python 3.10, 3.12, expected one for 3.13"),
+        ("pytorch-2.9.1-cu128-py3.12.txt", "3.12", r"no lock file pytorch-2\.9\.1-cu128-py3\.12\.txt nor pytorch-2\.9"),
+        ("own.txt", "3.12", r"found no lock file own\.txt$"),
+    ],
+)
+def test_a_lock_that_is_not_there_is_an_error(tmp_path, file, python, message):
+    with pytest.raises(AnsibleLookupError, match=message):
+        text(tmp_path, file, python)

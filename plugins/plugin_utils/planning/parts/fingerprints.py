@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_counters, user_settings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
@@ -34,7 +35,6 @@ RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 
 # Documents, and what editors leave.
 _DOCUMENTS = re.compile(r"meta/(main|argument_specs)\.yml|(.*/)?(README\.md|[^/]*(~|\.swp|\.pyc)|\.[^/]+)")
-_LOCK = re.compile(r"-py\d+\.\d+(-\w+)?\.txt$")  # of a framework: only the planned one is used
 _PLUGIN = re.compile(r"\bgpuhost\.stack\.(\w+)")
 _FILE_OUTSIDE = re.compile(r"\.\./\.\./(plugins/[\w/]+\.py)")  # that a role copies to the host
 _TEMPLATE_COMMENT = re.compile(r"^\{#(?!-).*?(?<!-)#\}\n", re.DOTALL | re.MULTILINE)
@@ -80,7 +80,7 @@ def of_parts(
             desired[name] = [package for package in desired[name] if package not in follow_host]
         lock = Path(str(desired.get(f"{role}_lock", "")))
         if lock.is_absolute() and lock.is_file():  # of the user's own: not where it is, but what it pins
-            desired[f"{role}_lock"] = lock.read_text()
+            desired[f"{role}_lock"] = lock_texts.read(lock, str(desired.get(f"{role}_python", "")))
         if signing and SIGNING_KEY in desired:  # likewise: another key in the same file is drift
             desired |= {SIGNING_KEY: "", SIGNING_CERTIFICATE: signing.sha256}
         found[role] = of_role(desired, [role, *managed[role].includes], project)
@@ -93,18 +93,24 @@ def of_parts(
 def of_role(variables: Mapping[str, Any], roles: Sequence[str], project: Path = PROJECT) -> str:
     """Return the fingerprint of a role and those that it includes, with their variables.
 
-    A variable that ends in `_lock` is the name of the lock that is used, or the content of a user's own. Raises
-    FileNotFoundError for a role that does not exist, and ValueError for code that cannot be followed.
+    A variable that ends in `_lock` is the name of the lock that is used, or the content of a user's own: of a
+    framework's locks that one alone counts, as it reads for its Python. Raises FileNotFoundError for a role that does
+    not exist, and ValueError for code that cannot be followed.
     """
     locks = {str(value) for name, value in variables.items() if name.endswith("_lock")}
-    files = []
+    python = str(variables.get(f"{roles[0]}_python", ""))
+    files: list[list[str]] = []
     for role in roles:
         directory = project / "roles" / role
         if not directory.is_dir():
             raise FileNotFoundError(f"{directory} is not a role of this project")
-        files += [path for path in _files(directory) if not _LOCK.search(path.name) or path.name in locks]
-    calls = _calls(roles, project)
-    return _hash([variables, calls, [[str(path.relative_to(project)), _content(path, project)] for path in files]])
+        contents = {path: _content(path, project) for path in _files(directory) if not lock_texts.is_lock(path.name)}
+        for lock in filter(lock_texts.is_lock, locks):
+            if path := lock_texts.find(lock, directory / "files"):
+                text = lock_texts.read(path, lock_texts.python_of(lock) or python)
+                contents[directory / "files" / lock] = hashlib.sha256(text.encode()).hexdigest()
+        files += [[str(path.relative_to(project)), content] for path, content in sorted(contents.items())]
+    return _hash([variables, _calls(roles, project), files])
 
 
 def of_transaction(variables: Mapping[str, Any], project: Path = PROJECT) -> str:

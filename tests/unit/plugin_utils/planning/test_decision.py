@@ -12,6 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.system import MOUNTS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
@@ -263,6 +264,11 @@ def test_packages_of_the_users_own_are_part_of_the_environment(
     plan, component = before.plan, before.plan.components.tensorflow
     assert component
     assert before.facts["gpu_stack_lock_files"] == {"tensorflow": component.lock}
+    of_all = tmp_path / lock_texts.of_all(component.lock)
+    of_all.write_text(lock_texts.merge({"3.11": f"tensorflow=={component.version}\n"}))
+    of_own = deciding.decide(probed, args, role_variables)
+    assert of_own.plan == plan, "the name of the lock is that of its Python"
+    assert of_own.facts["gpu_stack_lock_files"] == {"tensorflow": str(of_all)}
     (tmp_path / component.lock).write_text(f"tensorflow=={component.version} \\\n    --hash=sha256:{'0' * 64}\n")
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("words\n")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, lock_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files as locking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
@@ -17,6 +18,10 @@ from tests.unit.package_index import PackageIndex, serve
 
 RECIPE = Recipe(("framework==2.0",), "3.11", "x86_64-manylinux_2_31")
 LINUX = "manylinux_2_17_x86_64"
+
+
+def pins(text: str) -> dict[str, str]:
+    return locking.pins(text, RECIPE)
 
 
 @pytest.fixture
@@ -59,8 +64,8 @@ def test_a_pin_stays_where_it_fits(index: PackageIndex) -> None:
         index.add("numbers", version, "py3-none-any")
     index.add("letters", "1.0", "py3-none-any")
     pinned = {"numbers": "1.5", "framework": "1.9", "gone": "3.0"}
-    assert locking.pins(locking.resolve(RECIPE, pinned)) == {"framework": "2.0", "numbers": "1.5", "letters": "1.0"}
-    assert locking.pins(locking.resolve(RECIPE, {"numbers": "0.9"}))["numbers"] == "2.0"
+    assert pins(locking.resolve(RECIPE, pinned)) == {"framework": "2.0", "numbers": "1.5", "letters": "1.0"}
+    assert pins(locking.resolve(RECIPE, {"numbers": "0.9"}))["numbers"] == "2.0"
 
 
 def test_dependencies_are_as_old_as_the_release(index: PackageIndex) -> None:
@@ -74,7 +79,7 @@ def test_dependencies_are_as_old_as_the_release(index: PackageIndex) -> None:
     with pytest.raises(locking.LockError, match="colours"):
         locking.resolve(old, {})
     found = locking.resolve(dataclasses.replace(old, any_age=("colours",)), {})
-    assert locking.pins(found) == {"framework": "2.0", "numbers": "1.1", "colours": "2.0"}
+    assert pins(found) == {"framework": "2.0", "numbers": "1.1", "colours": "2.0"}
 
 
 def test_a_build_of_pytorchs_own_index(index: PackageIndex) -> None:
@@ -96,7 +101,7 @@ def test_a_build_of_pytorchs_own_index(index: PackageIndex) -> None:
         f"numpy==2.4.0 \\\n    --hash=sha256:{numbers}\n"
         f"torch==2.14.1+cu126 \\\n    --hash=sha256:{wheel}\n"
     )
-    assert locking.pins(found)["torch"] == "2.14.1+cu126"
+    assert pins(found)["torch"] == "2.14.1+cu126"
 
 
 def test_an_own_index_that_does_not_answer_is_an_error(index: PackageIndex) -> None:
@@ -139,7 +144,7 @@ def test_packages_are_added_upon_a_lock(index: PackageIndex, tmp_path: Path) -> 
     assert path.read_text() == base + added  # resolved once
     requirements.write_text("letters\n")
     other = locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later)
-    assert set(locking.pins(other.path.read_text())) == {"torch", "numpy", "sympy", "letters"}
+    assert set(pins(other.path.read_text())) == {"torch", "numpy", "sympy", "letters"}
     assert other.sizes == {"letters": None}
 
 
@@ -189,7 +194,7 @@ def test_a_lock_is_written_whole_or_not_at_all(index: PackageIndex, tmp_path: Pa
     assert not path.exists()
     index.add("sympy", "1.14.0", "py3-none-any")
     locking.make(load_catalog(), "pytorch-2.10.0-cu128-py3.14", path, variables={"UV_CACHE_DIR": str(tmp_path / "new")})
-    assert locking.pins(path.read_text()) == {"numpy": "2.4.0", "sympy": "1.14.0", "torch": "2.10.0"}
+    assert pins(path.read_text()) == {"numpy": "2.4.0", "sympy": "1.14.0", "torch": "2.10.0"}
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o777 == 0o644
     assert path.name in lock_files(path.parent).files
@@ -216,3 +221,95 @@ def test_locks_of_the_catalog_serve_its_pythons_and_gpus() -> None:
 def test_unknown_names_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert locking.main(["tensorflow-9.9.9-py3.11"]) == 2
     assert "add it there first" in capsys.readouterr().err
+
+
+# script/lock ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(index: PackageIndex, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the folder of PyTorch's locks in a project without locks; the index has PyTorch for two Pythons."""
+    monkeypatch.setattr(locking, "PROJECT", tmp_path)
+    for tag in ("cp312", "cp313"):
+        index.add("torch", "2.10.0", f"{tag}-{tag}-{LINUX}", ("sympy",))
+        index.add("numpy", "2.0.0", f"{tag}-{tag}-{LINUX}")
+    index.add("sympy", "1.14.0", "py3-none-any")
+    files = tmp_path / "roles/pytorch_env/files"
+    files.mkdir(parents=True)
+    return files
+
+
+BUILD = "pytorch-2.10.0-cu128"
+
+
+def locked(folder: Path) -> dict[str, dict[str, str]]:
+    """Return what the one file in the folder pins, by Python."""
+    (path,) = folder.iterdir()
+    assert path.name == f"{BUILD}-py3.txt"
+    text = path.read_text()
+    return {python: lock_texts.pins(text, python, "x86_64") for python in lock_texts.pythons(text)}
+
+
+def test_the_locks_of_all_pythons_are_one_file(folder: Path, index: PackageIndex) -> None:
+    """Each is what a resolution for its Python alone gives, and one more changes no other."""
+    names = [f"{BUILD}-py3.12", f"{BUILD}-py3.13.txt"]
+    assert locking.main(names) == 0
+    pinned = {"torch": "2.10.0", "numpy": "2.0.0", "sympy": "1.14.0"}
+    assert locked(folder) == {"3.12": pinned, "3.13": pinned}
+    text = (folder / f"{BUILD}-py3.txt").read_text()
+    for name in names:
+        recipe = locks.recipe(load_catalog(), locks.parse(name))
+        assert lock_texts.for_python(text, recipe.python) == locking.resolve(recipe, {})
+    index.add("torch", "2.10.0", f"cp311-cp311-{LINUX}", ("sympy",))
+    index.add("numpy", "2.1.0", "py3-none-any")
+    assert locking.main(["--missing", f"{BUILD}-py3.13", f"{BUILD}-py3.11"]) == 0
+    assert locked(folder) == {"3.11": {**pinned, "numpy": "2.1.0"}, "3.12": pinned, "3.13": pinned}
+
+
+def test_a_name_for_all_pythons_means_those_of_the_distributions(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the index has no wheel for is an error, and the others are kept."""
+    assert locking.main([f"{BUILD}-py3"]) == 1
+    assert set(locked(folder)) == {"3.12", "3.13"}
+    release = next(each for each in load_catalog().pytorch.releases if each.version == "2.10.0")
+    found = {python for distro in load_catalog().distros.values() for python in distro.python.available}
+    lacking = sorted({*release.pythons} & found - {"3.12", "3.13"}, key=lambda python: -int(python[2:]))
+    said = capsys.readouterr().err
+    names = ", ".join(f"{BUILD}-py{python}" for python in lacking)
+    assert f"script/lock: {len(lacking)} of {len(lacking) + 2} could not be made: {names}\n" in said
+    assert locking.main(["pytorch-2.10-cu128-py3"]) == 2
+    assert "take pytorch-2.10.0-cu128-py3" in capsys.readouterr().err
+
+
+def test_a_lock_in_a_file_of_its_own_becomes_a_part_of_the_one_file(folder: Path) -> None:
+    """As earlier releases made it, also of an index that does not answer any more; of another build it stays."""
+    of_one = "numpy==1.9.0 \\\n    --hash=sha256:00\ntorch==2.10.0 \\\n    --hash=sha256:01\n"
+    for name in (f"{BUILD}-py3.11.txt", "pytorch-2.10.0-cu126-py3.11.txt"):
+        (folder / name).write_text(of_one)
+    assert locking.main([f"{BUILD}-py3.12"]) == 0
+    other = folder / "pytorch-2.10.0-cu126-py3.11.txt"
+    assert other.read_text() == of_one
+    other.unlink()
+    assert set(locked(folder)) == {"3.11", "3.12"}
+    assert lock_texts.read(folder / f"{BUILD}-py3.txt", "3.11") == of_one
+
+
+def test_each_change_of_a_lock_is_printed_with_its_cause(
+    folder: Path, index: PackageIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hashed = " \\\n    --hash=sha256:" + "0" * 64 + "\n"
+    before = {"gone": "1", "numpy": "1.9.0", "sympy": "1.14.0", "torch": "2.10.0"}
+    text = "".join(f"{name}=={version}{hashed}" for name, version in before.items())
+    (folder / f"{BUILD}-py3.12.txt").write_text(text)
+    assert locking.main([f"{BUILD}-py3.12"]) == 0
+    said = capsys.readouterr().err
+    line = f"lock: {BUILD}-py3.12: "
+    assert f"{line}gone 1 is not needed any more\n" in said
+    assert f"{line}sympy 1.14.0: the index has other wheels of it than before\n" in said
+    (numpy,) = (each for each in said.splitlines() if each.startswith(f"{line}numpy"))
+    assert numpy.startswith(f"{line}numpy 1.9.0 becomes 2.0.0: ")
+    assert "there is no version of numpy==1.9.0" in numpy
+    index.add("numpy", "2.1.0", "py3-none-any")
+    assert locking.main([f"{BUILD}-py3.12"]) == 0
+    assert capsys.readouterr().err == f"lock: {BUILD}-py3.12\n", "nothing changes while it fits"

@@ -9,6 +9,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -108,11 +109,17 @@ def test_releases_before_the_first_need_nothing(name: str) -> None:
     assert not versions.satisfies(last, rows[name].releases)
 
 
-def test_a_lock_of_the_users_own_says_which_numpy_it_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["alone", "with another Python's", "both"])
+def test_a_lock_of_the_users_own_says_which_numpy_it_has(tmp_path: Path, kind: str) -> None:
     found = host(tmp_path, "debian-12", "core2-quad")
     planned = plan(host(tmp_path, "debian-12"), tensorflow="none", pytorch="auto").components.pytorch
     assert planned is not None
-    put(tmp_path, f"locks/{planned.lock}", "numpy==2.3.5 \\\n    --hash=sha256:00\n")
+    older, newer = (f"numpy=={version} \\\n    --hash=sha256:00\n" for version in ("2.3.5", "2.4.0"))
+    if kind != "with another Python's":
+        put(tmp_path, f"locks/{planned.lock}", older)
+    if kind != "alone":
+        texts = {planned.python: older if kind != "both" else newer, "3.10": newer}
+        put(tmp_path, f"locks/{lock_texts.of_all(planned.lock)}", lock_texts.merge(texts))
     catalog = with_locks(load_catalog(), tmp_path / "locks")
     made = resolve(catalog, Request(tensorflow="none", pytorch="auto"), found)
     assert made.ok, made.problems

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -251,6 +252,10 @@ def test_the_content_of_a_lock_is_part_of_the_stack(tmp_path: Path) -> None:
     lock.write_text("numpy==2.1\n")
     assert stack_fingerprint(locked, tmp_path) != before
     assert stack_fingerprint(locked_plan("a-users-own.txt"), tmp_path) not in (before, "")
+    lock.unlink()
+    of_all = lock_texts.merge({"3.11": "numpy==2.0\n", "3.12": "numpy==2.1\n"})
+    (lock.parent / "tensorflow-2.21.0-py3.txt").write_text(of_all)
+    assert stack_fingerprint(locked, tmp_path) == before, "as when the lock had a file of its own"
 
 
 def test_the_fingerprint_of_a_plan_is_the_one_on_record(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 
 from tests.unit.ansible_runs import THIS_MACHINE, Done, run_playbook
 from tests.unit.connections import Host
 from tests.unit.processes import is_running
-from tests.unit.roles.framework_env.fake_host import ROLES, TORCH
+from tests.unit.roles.framework_env.fake_host import ROLES, TORCH, sha256
 
 PROJECT = ROLES.parent
 CATALOG = {
@@ -61,6 +62,16 @@ def test_python_is_the_newest_of_the_release_if_the_host_has_none_of_them(tmp_pa
     (tmp_path / "old.txt").write_text("tensorflow==2.11.1\n")
     result = run(tmp_path, "tensorflow", version="2.11.1", lock=str(tmp_path / "old.txt"))
     assert "tensorflow-2.11.1-py3.10-" in result.stdout, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("name", ["pytorch-2.8.0-cu128-py3.txt", "pytorch-2.8.0-cu128-py3.12.txt"])
+def test_an_environment_keeps_its_name_where_its_lock_joins_those_of_other_pythons(tmp_path: Path, name: str) -> None:
+    """The name says by its hash what the environment was built from, so that hosts with it build none."""
+    locks = list((PROJECT / "tests/fixtures/locks/of_one_python").iterdir())
+    texts = {lock_texts.python_of(path.name): path.read_text() for path in locks}
+    (tmp_path / "pytorch-2.8.0-cu128-py3.txt").write_text(lock_texts.merge(texts))
+    result = run(tmp_path, "pytorch", version="2.8.0", python="3.12", lock=str(tmp_path / name))
+    assert f"pytorch-2.8.0-py3.12-{sha256(texts['3.12'])[:8]} " in result.stdout, result.stdout + result.stderr
 
 
 def test_missing_version_is_a_missing_argument(tmp_path: Path) -> None:
