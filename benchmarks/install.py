@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
+
 from benchmarks import lab
 from benchmarks.measure import Failed, Ratio, Sample, Timing, once, say
 from benchmarks.results import Options, Result
@@ -62,11 +64,11 @@ def manual_commands(plan: Mapping[str, Any], warm_up: bool = False) -> str:
 
 def _upload(host: str, plan: Mapping[str, Any], warm_up: bool = False) -> str:
     """Copy the script and its input files to a host, and return the script's path there."""
-    lock = plan["components"]["tensorflow"]["lock"]
+    lock, python = (plan["components"]["tensorflow"][key] for key in ("lock", "python"))
     files = {
         "install.sh": manual_commands(plan, warm_up),
         "uv.txt": (ROLES / "framework_env/files/uv.txt").read_text(),
-        lock: (ROLES / "tensorflow_env/files" / lock).read_text(),
+        lock: lock_texts.read(ROLES / f"tensorflow_env/files/{lock_texts.of_all(lock)}", python),
     }
     lab.put(host, FOLDER, files)
     return f"{FOLDER}/install.sh"

@@ -1,7 +1,7 @@
 """Ask the package index whether each framework lock can be installed: `python -m tests.dry_run_locks [--json FILE]`.
 
-`uv pip install --dry-run` resolves the lock's pins with their hashes, from wheels alone, for the lock's Python and the
-oldest C library of the catalog; it downloads no wheel.
+`uv pip install --dry-run` resolves the pins of a file with their markers and hashes, from wheels alone, for each Python
+of the file and the oldest C library of the catalog; it downloads no wheel. PYTHONPATH has the folder collections.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.lock_files import find_uv
 
 ROOT = Path(__file__).resolve().parents[1]
-UV = ROOT / ".venv-bootstrap/bin/uv"
-LOCKS = sorted(ROOT.glob("roles/*_env/files/*-py*.txt"))
+LOCKS = sorted((path, name) for path in ROOT.glob("roles/*_env/files/*-py*.txt") for name in lock_texts.names(path))
 JOBS = 4
 
 
@@ -29,21 +30,19 @@ def oldest_glibc() -> str:
     return min(found, key=lambda version: [int(part) for part in version.split(".")]).replace(".", "_")
 
 
-def dry_run(lock: Path, environment: str) -> str:
-    """Return why a lock cannot be installed; empty if it can."""
-    python = re.search(r"-py(\d+\.\d+)\.txt$", lock.name)
-    assert python, lock
+def dry_run(lock: Path, python: str, uv: str, environment: str) -> str:
+    """Return why a lock cannot be installed for a Python; empty if it can."""
     command = [
-        *(str(UV), "pip", "install", "--dry-run", "--no-deps", "--require-hashes", "--only-binary=:all:"),
-        *(f"--python={environment}/bin/python", f"--python-version={python[1]}"),
+        *(uv, "pip", "install", "--dry-run", "--no-deps", "--require-hashes", "--only-binary=:all:"),
+        *(f"--python={environment}/bin/python", f"--python-version={python}"),
         *(f"--python-platform=x86_64-manylinux_{oldest_glibc()}", "--requirement", str(lock)),
     ]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    pins = len(re.findall(r"^\S+==", lock.read_text(), re.MULTILINE))
-    planned = len(re.findall(r"^ \+ ", ended.stderr, re.MULTILINE))
+    pins = lock_texts.pins(lock_texts.read(lock, python), python, "x86_64")
+    planned = dict(re.findall(r"^ \+ (\S+)==(\S+)", ended.stderr, re.MULTILINE))
     if ended.returncode:
         return ended.stderr
-    return "" if planned == pins else f"{planned} of {pins} packages would be installed: {ended.stderr}"
+    return "" if planned == pins else f"{len(planned)} of {len(pins)} packages would be installed: {ended.stderr}"
 
 
 def main() -> int:
@@ -51,12 +50,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Dry-run the installation of each framework lock.")
     parser.add_argument("--json", type=Path, help="write the counts to this file")
     options = parser.parse_args()
-    failed = []
+    failed, uv = [], find_uv()
     with tempfile.TemporaryDirectory() as environment, ThreadPoolExecutor(JOBS) as pool:
-        subprocess.run([str(UV), "venv", "--quiet", "--no-project", "--clear", environment], check=True)
-        for lock, why in zip(LOCKS, pool.map(lambda lock: dry_run(lock, environment), LOCKS), strict=True):
-            print(f"{lock.name}: {'FAILED ' + why if why else 'can be installed'}", flush=True)
-            failed += [lock.name] if why else []
+        subprocess.run([uv, "venv", "--quiet", "--no-project", "--clear", environment], check=True)
+        tried = pool.map(lambda lock: dry_run(lock[0], lock_texts.python_of(lock[1]), uv, environment), LOCKS)
+        for (_path, name), why in zip(LOCKS, tried, strict=True):
+            print(f"{name}: {'FAILED ' + why if why else 'can be installed'}", flush=True)
+            failed += [name] if why else []
     if options.json:
         options.json.write_text(json.dumps({"passed": len(LOCKS) - len(failed), "failed": failed}))
     return 1 if failed or not LOCKS else 0

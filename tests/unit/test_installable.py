@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
@@ -39,8 +40,9 @@ PATCH = 5  # of each Python: the oldest of a distribution is 3.9.5, of Ubuntu 20
 CATALOG = load_catalog()
 
 
-def lock_path(file: str) -> Path:
-    return ROOT / "roles" / f"{file.split('-')[0]}_env" / "files" / file
+def lock_path(file: str) -> Path | None:
+    """Return the file that has a lock."""
+    return lock_texts.find(file, ROOT / "roles" / f"{file.split('-')[0]}_env" / "files")
 
 
 @functools.cache
@@ -59,10 +61,11 @@ def served(python: str) -> frozenset[tags.Tag]:
 @functools.cache
 def flaws(file: str) -> list[str]:
     """Return the pins of a lock of which the index has no wheel for its Python, or another one."""
-    python = locks.parse(file).python
+    python, path = locks.parse(file).python, lock_path(file)
+    assert path, file
     found = []
     for name, version, hashes in re.findall(
-        r"^(\S+)==(\S+)((?: \\\n    --hash=\S+)+)", lock_path(file).read_text(), re.M
+        r"^(\S+)==(\S+)((?: \\\n    --hash=\S+)+)$", lock_texts.read(path, python), re.M
     ):
         fitting = {
             digest
@@ -128,7 +131,7 @@ def test_what_may_be_planned_can_be_installed(distro: str) -> None:
             assert {component.python for component in chosen} <= set(host.pythons)
             accepted |= {component.lock for component in chosen}
     assert accepted, "something can be installed on each distribution"
-    assert [file for file in sorted(accepted) if not lock_path(file).is_file()] == []
+    assert [file for file in sorted(accepted) if not lock_path(file)] == []
     assert {file: flaws(file) for file in accepted if flaws(file)} == {}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 
 OWN = "/opt/gpuhost"
 RECORDS = "/var/lib/gpuhost"
@@ -84,8 +85,8 @@ def test_the_report_says_why(rerun, reports):
 
 def test_the_shipped_lock_was_installed_and_no_tensorflow(as_root, verified):
     pytorch = verified["plan"]["components"]["pytorch"]
-    lock = Path("roles/pytorch_env/files") / pytorch["lock"]
-    pinned = dict(re.findall(r"^([a-z0-9._-]+)==([^\s\\]+)", lock.read_text(), re.MULTILINE))
+    lock = lock_texts.find(pytorch["lock"], Path("roles/pytorch_env/files"))
+    pinned = lock_texts.pins(lock.read_text(), pytorch["python"], "x86_64")
     assert pinned["torch"] == pytorch["version"]
     listing = as_root.run_expect([0], f"{OWN}/uv/bin/uv pip freeze --python {OWN}/pytorch/bin/python").stdout
     assert dict(line.split("==") for line in listing.split()) == pinned

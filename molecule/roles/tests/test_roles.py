@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 
 PROJECT = Path(__file__).resolve().parents[3]
 EXAMPLES = PROJECT / "playbooks" / "examples"
@@ -160,8 +161,8 @@ def test_environment_is_a_relative_link_to_a_directory_named_after_its_contents(
     version = given(f"{name}_env")[f"{name}_env_version"]
     answer = on("tensorflow").run_expect([0], "python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'")
     python, build = answer.stdout.strip(), {"tensorflow": "", "pytorch": "cu132-"}[name]
-    lock = ROLES / f"{name}_env/files/{name}-{version}-{build}py{python}.txt"
-    directory = f"{name}-{version}-py{python}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:8]}"
+    lock = lock_texts.read(ROLES / f"{name}_env/files/{name}-{version}-{build}py3.txt", python)
+    directory = f"{name}-{version}-py{python}-{hashlib.sha256(lock.encode()).hexdigest()[:8]}"
     assert on("tensorflow").run_expect([0], f"readlink /opt/gpuhost/{name}").stdout == f"environments/{directory}\n"
 
 

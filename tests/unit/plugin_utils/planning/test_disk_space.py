@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import (
     Directories,
     ExtraPackages,
@@ -262,7 +263,7 @@ def test_packages_without_a_size_are_named_and_not_counted() -> None:
 def test_the_factor_of_wheels_was_measured() -> None:
     """Of wheels that the locks pin; tests/fixtures/locks/unpacked.json has the bytes of each."""
     rows = json.loads((FIXTURES / "locks/unpacked.json").read_text())["wheels"]
-    pinned = "".join(path.read_text() for path in PROJECT.glob("roles/*_env/files/*-py3.11.txt"))
+    pinned = "".join(lock_texts.read(path, "3.11") for path in PROJECT.glob("roles/*_env/files/*-py3.txt"))
     assert [name for name, version, _packed, _unpacked in rows if f"{name}=={version} " not in pinned] == []
     packed, unpacked = (sum(row[column] for row in rows) for column in (2, 3))
     assert round(unpacked / packed, 2) == load_sizes().wheel_expansion

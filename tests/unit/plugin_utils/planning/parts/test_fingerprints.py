@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader, lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints, running_code
@@ -30,6 +30,7 @@ MANAGED = {
     ].items()
 }
 LOCK = PLAN.components.tensorflow.lock if PLAN.components.tensorflow else ""
+LOCKS, PYTHON = "roles/tensorflow_env/files", lock_texts.python_of(LOCK)
 HAVE_PACKAGES = {"packages", "nvidia_driver", "cuda_toolkit", "cudnn", "nccl", "tensorflow_env"}
 PACKAGED = HAVE_PACKAGES | {"nvidia_repo"}  # with the repository's packages of before
 UTILS, TRANSACTION = "plugins/module_utils", "plugins/module_utils/packages/transaction.py"
@@ -105,6 +106,26 @@ def write(name: str) -> Change:
     return change
 
 
+def relock(python: str, entry: str) -> Change:
+    """Return a change that locks another package for one of the Pythons of the planned lock's file."""
+
+    def change(project: Path) -> list[str]:
+        name = f"{LOCKS}/{lock_texts.of_all(LOCK)}"
+        text = (project / name).read_text()
+        texts = {each: lock_texts.for_python(text, each) for each in lock_texts.pythons(text)}
+        (project / name).write_text(lock_texts.merge({**texts, python: texts[python] + entry}))
+        return [name]
+
+    return change
+
+
+def alone(project: Path) -> list[str]:
+    """Give the planned lock a file of its own, as in earlier releases."""
+    text = lock_texts.read(project / LOCKS / lock_texts.of_all(LOCK), PYTHON)
+    (project / LOCKS / LOCK).write_text(text)
+    return [f"{LOCKS}/{LOCK}"]
+
+
 def rename(name: str, new: str) -> Change:
     def change(project: Path) -> list[str]:
         (project / name).rename(project / new)
@@ -148,6 +169,9 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "a lock of another release": (write("roles/tensorflow_env/files/tensorflow-2.2.0-system-py3.8.txt"), NOTHING),
     "a new file": (write("roles/tensorflow_env/files/new.sh"), {"tensorflow_env"}),
     "the planned lock": (write(f"roles/tensorflow_env/files/{LOCK}"), {"tensorflow_env"}),
+    "the planned lock in the file of all Pythons": (relock(PYTHON, "numpy==1\n"), {"tensorflow_env"}),
+    "the lock of another Python beside it": (relock("3.12", "numpy==1\n"), NOTHING),
+    "the planned lock in a file of its own": (alone, NOTHING),
     "a condition beside a byte string with #": (
         edit("roles/framework_env/files/gpuhost_env.py", "theirs.encode() in head", "theirs.encode() not in head"),
         {"tensorflow_env"},
