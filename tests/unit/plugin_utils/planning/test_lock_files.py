@@ -146,6 +146,10 @@ def test_packages_are_added_upon_a_lock(index: PackageIndex, tmp_path: Path) -> 
     other = locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later)
     assert set(pins(other.path.read_text())) == {"torch", "numpy", "sympy", "letters"}
     assert other.sizes == {"letters": None}
+    (tmp_path / f"{lock}.txt").unlink()
+    (tmp_path / "pytorch-2.10.0-cu128-py3.txt").write_text(lock_texts.merge({"3.11": "torch==2.10.0\n", "3.12": base}))
+    again = locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later)
+    assert again == other, "the same lock, from the file of all Pythons"
 
 
 def test_a_size_that_one_of_the_wheels_lacks_is_not_known(index: PackageIndex, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def with_locks(*names: str) -> Catalog:
         ("tensorflow-2.8.4-system-py3.8", ("tensorflow", "2.8.4", "system", "3.8", "")),
         ("pytorch-2.10.0-cu128-py3.14.txt", ("pytorch", "2.10.0", "cu128", "3.14", "")),
         ("tensorflow-2.21.0-system-py3.12-aarch64.txt", ("tensorflow", "2.21.0", "system", "3.12", "aarch64")),
+        ("pytorch-2.10.0-cu128-py3.txt", ("pytorch", "2.10.0", "cu128", locks.ALL, "")),
     ],
 )
 def test_a_name_says_release_build_and_python(name: str, expected: tuple[str, ...]) -> None:
@@ -67,6 +68,7 @@ def test_other_names_are_refused(name: str, snapshot: SnapshotAssertion) -> None
         "pytorch-2.10.0-cu118-py3.12",
         "pytorch-2.10.0-py3.12",
         "pytorch-2.15.0-cu132-py3.9",
+        "pytorch-2.15.0-cu132-py3",
     ],
 )
 def test_a_lock_that_the_catalog_does_not_describe_has_no_recipe(name: str) -> None:
