@@ -36,6 +36,7 @@ NOT_PACKAGES = {
     "files of the project": r".*\.(yml|j2)(\..*)?",
     "fields of a document": r"document\..*",
     "roles of the collection": r"gpuhost\.stack\..*",
+    "facts of the resolver": r"(pytorch\.wheel\.)?cudnn(\.(version|cuda))?",
     "codes of problems": r"(tensorflow-)?cudnn-(cuda-)?mismatch|gpu-dropped-by-cudnn",
 }
 # Places that hold names or versions: what, and why.
@@ -49,6 +50,7 @@ ALLOWED = {
     ("plugins/plugin_utils/planning/plan_matrix.py", r"(7|8|9|10)\.0"): "compute capabilities, not CUDA releases",
     ("script/docs", r"13\.2"): "the request of a refusal that the documentation shows",
     ("plugins/plugin_utils/resolver/", "cudnn-"): "the beginning of a build in the name of a lock",
+    ("plugins/plugin_utils/components/tensorflow.py", "cudnn-"): "the beginning of a build in the name of a lock",
 }
 
 

@@ -332,19 +332,34 @@ TESTED_BY = {
         "module_utils/model/test_probe.py",
     ),
     # What a plan changes of each component is tested by plans.
+    "plugins/plugin_utils/components/driver/removal.py": "plugin_utils/planning/test_removals.py",
     **dict.fromkeys(
-        [f"plugins/plugin_utils/components/{name}.py" for name in ("cuda", "cudnn", "driver/removal")],
-        "plugin_utils/planning/test_removals.py",
-    ),
-    **dict.fromkeys(
-        [
-            f"plugins/plugin_utils/components/{name}.py"
-            for name in ("base", "changes", "driver/part", "nccl", "pytorch", "registry", "tensorflow")
-        ],
+        [f"plugins/plugin_utils/components/{name}.py" for name in ("base", "changes", "driver/part")],
         "plugin_utils/planning/test_plan_diff.py",
     ),
     "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/preflight/test_checks.py",
     "plugins/plugin_utils/planning/preflight/model.py": "plugin_utils/planning/preflight/test_checks.py",
+    # The choices are decided about by every plan of these files.
+    **dict.fromkeys(
+        [f"plugins/plugin_utils/resolver/{name}.py" for name in ("choices", "missing")],
+        "plugin_utils/resolver/test_search.py",
+    ),
+    "plugins/plugin_utils/resolver/scenarios.py": "plugin_utils/resolver/test_limits.py",
+    **dict.fromkeys(
+        [f"plugins/plugin_utils/components/{name}.py" for name in ("cudnn", "nccl")],
+        "plugin_utils/components/test_libraries.py",
+    ),
+    **dict.fromkeys(
+        [f"plugins/plugin_utils/components/{name}.py" for name in ("fallback", "pytorch", "tensorflow")],
+        "plugin_utils/components/test_frameworks.py",
+    ),
+    **dict.fromkeys(
+        [f"plugins/plugin_utils/components/{name}.py" for name in ("one_plan", "registry", "repository")],
+        "plugin_utils/components/test_plans.py",
+    ),
+    "plugins/plugin_utils/components/small_gpus.py": "plugin_utils/resolver/test_gpus.py",
+    "plugins/plugin_utils/components/driver/held_driver.py": "plugin_utils/resolver/present/test_holds.py",
+    "plugins/plugin_utils/components/driver/of_others.py": "plugin_utils/resolver/present/test_keeping.py",
     # Programs: tested by running the program that includes or starts them.
     "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",
     "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",

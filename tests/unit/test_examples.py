@@ -22,11 +22,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as h
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.doubles.lab import pci
 from tests.unit.frozen_catalog import frozen_catalog

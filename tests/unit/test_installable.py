@@ -16,6 +16,9 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.pytorch import pytorch_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
@@ -23,12 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.lock_files import planned
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import (
-    pytorch_candidates,
-    tensorflow_candidates,
-)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import identify_gpus
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
 from packaging import specifiers, tags
 
 from tools.docs.codes import PROBLEMS

@@ -16,11 +16,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import of_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.architectures import where_supported
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 
 def distribution(facts: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ def _component(host: Host, name: str, version: str, kernel_modules: str, cuda: s
     options = {f"{name}_kernel_modules": kernel_modules, f"{name}_profile": profile}
     asked |= {option: value for option, value in options.items() if option in of_request()}
     problems = ""
-    for release in _cuda_releases(cuda) if "cuda" in registry.BY_NAME[name].after else [asked["cuda"]]:
+    for release in _cuda_releases(cuda) if "cuda" in registry.AFTER[name] else [asked["cuda"]]:
         request = Request(**{**asked, "cuda": release})
         plan = resolve(load_catalog(), request, host)
         if plan.ok:

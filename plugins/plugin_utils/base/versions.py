@@ -40,6 +40,7 @@ def series(version: str, parts: int = 2) -> str:
     return ".".join(version.split(".")[:parts])
 
 
+@functools.lru_cache(maxsize=8192)
 def major(version: str) -> int:
     """Return the first number of a version."""
     return int(version.split(".", 1)[0])
@@ -51,6 +52,7 @@ def kernel_series(release: str) -> str:
     return match.group() if match else release
 
 
+@functools.lru_cache(maxsize=8192)
 def has_prefix(version: str, prefix: str) -> bool:
     """Return whether a request such as `13`, `13.2` or `13.2.1` covers a version, part by part."""
     wanted = prefix.rstrip(".").split(".")

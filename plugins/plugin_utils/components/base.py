@@ -43,17 +43,16 @@ PlannedEnvironment = TypeVar("PlannedEnvironment", bound=FrameworkComponent)
 class Part(Generic[Planned]):
     """A component on a host.
 
-    name: in requests, plans and evidence; label: in messages; role: what installs it. after: the components that it is
-    chosen for. follows_host: fields of the plan with packages that it compiles with, which follow the host and not the
-    request. role_fields: fields that the role has variables for, which users must not set to another value.
-    build_variables: those with the packages that it compiles with. findings: of `check`. in_kernel: the loaded version
-    is that of a kernel module. in_summary: the summary of a run has a column for it.
+    name: in requests, plans and evidence; label: in messages; role: what installs it. follows_host: fields of the plan
+    with packages that it compiles with, which follow the host and not the request. role_fields: fields that the role
+    has variables for, which users must not set to another value. build_variables: those with the packages that it
+    compiles with. findings: of `check`. in_kernel: the loaded version is that of a kernel module. in_summary: the
+    summary of a run has a column for it.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
     role: ClassVar[str]
-    after: ClassVar[tuple[str, ...]] = ()
     follows_host: ClassVar[tuple[str, ...]] = ()
     role_fields: ClassVar[tuple[str, ...]] = ()
     build_variables: ClassVar[tuple[str, ...]] = ()

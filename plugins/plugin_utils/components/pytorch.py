@@ -1,15 +1,274 @@
-"""PyTorch on a host."""
+"""The choice of PyTorch: the wheels that a request allows, each with its problems on the host, and what they need.
+
+Runs on the controller; pure functions.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import PYTORCH
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, PytorchRelease
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import triton_packages
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, PytorchBuild, PytorchRelease
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks, tensorflow
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cuda import minimum_driver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PytorchComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
+    NONE,
+    Candidate,
+    Choice,
+    Facts,
+    Rule,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
+    ResolveContext,
+    cached,
+    gpu_label,
+    span,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Part
+
+PROBLEMS = {
+    "gpu-too-new-for-pytorch": "the wheel, or a library that it pins, is older than a GPU of the host",
+    "pytorch-cuda-mismatch": "the release has no build for the CUDA release that gpu_stack_pytorch_cuda asks for",
+}
+WARNINGS = {
+    "pytorch-cuda-differs": "PyTorch is built for another CUDA release than the toolkit: extensions may not fit",
+}
+
+
+def _candidates(context: ResolveContext, facts: Facts) -> list[Candidate]:
+    request = context.request
+    if request.pytorch in ("none", "fallback"):
+        why = (
+            context.unmanaged("pytorch")
+            if request.pytorch == "none"
+            else "only where gpu_stack_tensorflow=auto finds no release that works"
+        )
+        if (build := request.pytorch_cuda) != "auto":
+            unused = f"gpu_stack_pytorch_cuda={build} has no effect without PyTorch"
+            why += f"; {unused}: set gpu_stack_pytorch=auto for it"
+        return [Candidate("absent", because=why)]
+    cuda = facts.get("cuda.version", NONE)
+    return pytorch_candidates(context, cuda if cuda != NONE and _is_toolkit_requested(context) else "")
+
+
+def _is_toolkit_requested(context: ResolveContext) -> bool:
+    return context.request.cuda not in ("auto", "none") and "cuda" not in context.host.keeping
+
+
+def pytorch_candidates(context: ResolveContext, toolkit: str = "") -> list[Candidate]:
+    """Return the PyTorch wheels that the request allows, the preferred one first.
+
+    toolkit: the CUDA series whose builds come first, then those of its major; empty: the newest release comes first.
+    """
+    wanted, cuda = context.request.pytorch, context.request.pytorch_cuda
+    key = context.reduced(host=("pythons", "default_python", "own_pythons", "cpu", "cpu_flags"))
+    found = [c for c in _wheels(key) if wanted == "auto" or versions.has_prefix(c.facts["pytorch.version"], wanted)]
+    asked = [c for c in found if cuda == "auto" or versions.has_prefix(c.facts["pytorch.build"], cuda)]
+    if found and not asked:
+        asked = [_without_build(context, candidate) for candidate in found]
+    return sorted(asked, key=lambda candidate: _preference(candidate, toolkit), reverse=True)
+
+
+@cached
+def _wheels(context: ResolveContext) -> list[Candidate]:
+    releases = context.catalog.pytorch.releases
+    return [_pytorch_candidate(context, release, build) for release in releases for build in release.builds]
+
+
+def _preference(candidate: Candidate, toolkit: str) -> tuple[Any, ...]:
+    """Return the sort key: the toolkit's CUDA or its major, the newest release, PyPI's wheel, the newest CUDA."""
+    cuda = candidate.component.cuda
+    return (
+        cuda == toolkit,
+        bool(toolkit) and versions.major(cuda) == versions.major(toolkit),
+        versions.key(candidate.facts["pytorch.version"]),
+        candidate.facts["pytorch.index"] == "pypi",
+        versions.key(cuda),
+    )
+
+
+def _pytorch_candidate(context: ResolveContext, release: PytorchRelease, build: PytorchBuild) -> Candidate:
+    mark = locks.mark(context.catalog, context.host.architecture)
+    lock = locks.Lock("pytorch", release.version, locks.cuda_build(build.cuda), "", mark)
+    lock, problems = frameworks.lock_for(context, lock, "", release.pythons)
+    problems += _pytorch_gpu_problems(context, release, build)
+    requirements, index = locks.pytorch_requirements(context.catalog, release, build)
+    packaged = lock.python in context.distro.python.available and lock.python not in context.host.own_pythons
+    packages = triton_packages(context.catalog, release.version, lock.python, packaged)
+    component = PytorchComponent(
+        release.version, lock.python, versions.series(build.cuda), requirements, lock.file, index, *packages
+    )
+    return Candidate("install", _facts(context, release, build), component, tuple(problems))
+
+
+def _facts(context: ResolveContext, release: PytorchRelease, build: PytorchBuild) -> dict[str, str]:
+    floor = minimum_driver(context, versions.major(build.cuda))
+    return {
+        "pytorch.version": release.version,
+        "pytorch.build": build.cuda,
+        "pytorch.index": build.index,
+        "pytorch.wheel.cudnn": build.cudnn,
+        **({"pytorch.needs_driver": floor} if floor else {}),
+    }
+
+
+def _pytorch_gpu_problems(context: ResolveContext, release: PytorchRelease, build: PytorchBuild) -> list[Problem]:
+    """Return a problem for each GPU for which the wheel, its cuDNN or its NCCL has no code."""
+    problems = []
+    major = versions.major(build.cuda)
+    cudnn, nccl = context.catalog.cudnn.support, context.catalog.nccl.support
+    for gpu in context.gpu_kinds:
+        if not frameworks.has_code(build.sass, gpu):
+            what, coverage = "the wheel", ", ".join(build.sass)
+        elif not covers(cudnn, build.cudnn, major, gpu):
+            what, coverage = f"its cuDNN {build.cudnn}", supported(cudnn, build.cudnn, major)
+        elif not covers(nccl, build.nccl, major, gpu):
+            what, coverage = f"its NCCL {build.nccl}", supported(nccl, build.nccl, major)
+        else:
+            continue
+        newer = versions.key(gpu.compute_capability) > versions.key(build.sass[-1])
+        problems.append(
+            Problem(
+                "gpu-too-new-for-pytorch" if newer else "gpu-dropped-by-cuda",
+                f"PyTorch {release.version} for CUDA {versions.series(build.cuda)} has no code for {gpu_label(gpu)}: "
+                f"{what} covers {coverage}",
+                "leave gpu_stack_pytorch and gpu_stack_pytorch_cuda at auto, or set gpu_stack_pytorch to "
+                f"{'a newer' if newer else 'an older'} release",
+            )
+        )
+    return problems
+
+
+def _without_build(context: ResolveContext, candidate: Candidate) -> Candidate:
+    """Return the candidate with the problem that its release has no build for the CUDA that is asked for."""
+    cuda, version = context.request.pytorch_cuda, candidate.facts["pytorch.version"]
+    release = next(release for release in context.catalog.pytorch.releases if release.version == version)
+    built = sorted((versions.series(b.cuda) for b in release.builds), key=versions.key)
+    others = [
+        r.version
+        for r in context.catalog.pytorch.releases
+        if any(versions.has_prefix(build.cuda, cuda) for build in r.builds)
+    ]
+    hint = f"; those for CUDA {cuda} are of PyTorch {', '.join(others)}" if others else ""
+    problem = Problem(
+        "pytorch-cuda-mismatch",
+        f"PyTorch {release.version} has builds for CUDA {', '.join(built)}, none for CUDA {cuda}{hint}",
+        "leave gpu_stack_pytorch_cuda at auto, or set gpu_stack_pytorch to one of those releases",
+    )
+    return dataclasses.replace(candidate, problems=(problem, *candidate.problems))
+
+
+def known_pytorches(context: ResolveContext) -> list[str]:
+    """Return every PyTorch version of the catalog."""
+    return [r.version for r in context.catalog.pytorch.releases]
+
+
+# What it needs --------------------------------------------------------------------------------------------------------
+
+
+def _rules(context: ResolveContext) -> tuple[Rule, ...]:
+    def problems(facts: Facts) -> list[Problem]:
+        return [driver.too_old(context, facts, facts["pytorch.needs_driver"], f"PyTorch {facts['pytorch.version']}")]
+
+    def is_met(facts: Facts) -> bool:
+        return driver.reaches(facts["driver.version"], facts["pytorch.needs_driver"])
+
+    return (Rule("driver", ("pytorch.needs_driver", "driver.version"), is_met, problems),)
+
+
+def _explain(context: ResolveContext, chosen: Candidate, facts: Facts, findings: Findings) -> None:
+    """Add the reason for a PyTorch, and a warning if its CUDA is not that of the toolkit."""
+    request, cuda = context.request, facts.get("cuda.version", NONE)
+    component: PytorchComponent = chosen.component
+    index = "PyTorch's own index" if facts["pytorch.index"] == "own" else "PyPI"
+    why = f"the wheel of {index} for CUDA {component.cuda}"
+    if request.pytorch_cuda != "auto":
+        why += ", as requested"
+    elif _is_toolkit_requested(context) and component.cuda == cuda:
+        why += ", that of the requested toolkit"
+    if component.build_packages:
+        verb = "needs" if request.scope == "frameworks" else "with"
+        why += f"; {verb} {', '.join(component.build_packages)} for what Triton compiles"
+    findings.reason("pytorch", component.version, why)
+    if cuda in (NONE, component.cuda):
+        return
+    if versions.major(cuda) == versions.major(component.cuda):
+        meaning = "extensions built with this nvcc get CUDA code of another minor release; PyTorch warns of them"
+    else:
+        meaning = "PyTorch refuses to build CUDA extensions with this nvcc, and extensions built with it do not fit"
+    findings.warn(
+        "pytorch-cuda-differs",
+        f"PyTorch {component.version} is built for CUDA {component.cuda}, and the toolkit is CUDA {cuda}: "
+        f"{meaning}. PyTorch itself does not use the toolkit",
+    )
+
+
+def _alone(context: ResolveContext, gpu: Gpu) -> str:
+    found = (c for c in pytorch_candidates(context.with_gpus((gpu,))) if not c.problems)
+    return span("PyTorch for CUDA", (versions.series(c.facts["pytorch.build"]) for c in found))
+
+
+def _lacks(context: ResolveContext) -> str:
+    request, catalog = context.request, context.catalog
+    is_needed = request.pytorch not in ("none", "fallback")
+    if request.pytorch == "fallback":
+        is_needed = request.tensorflow != "none" and not catalog.tensorflow.releases
+    return "PyTorch wheel" if is_needed and not catalog.pytorch.releases else ""
+
+
+def _pins(plan: Plan) -> dict[str, str]:
+    """Return the request for what it depends on: the driver, and whether TensorFlow is there."""
+    pinned = driver.pins(plan) | tensorflow.pins(plan)
+    if plan.components.tensorflow is None:
+        pinned |= {"tensorflow": "none", "pytorch": plan.request.pytorch.replace("fallback", "auto")}
+    return pinned
+
+
+def _stays(context: ResolveContext, verified: Sequence[Part]) -> Sequence[Part]:
+    if not fallback.is_in_place(context.request, context.host.present):
+        return verified
+    names = ("pytorch", "tensorflow")
+    return [dataclasses.replace(part, names=names, asks={**part.asks, "tensorflow": "none"}) for part in verified]
+
+
+CHOICE = Choice(
+    name="pytorch",
+    after=("driver", "cuda"),
+    candidates=_candidates,
+    known=known_pytorches,
+    published=lambda catalog: [release.version for release in catalog.pytorch.releases],
+    rules=_rules,
+    options={"pytorch_cuda": "cuda"},
+    explain=_explain,
+    alone=_alone,
+    lacks=_lacks,
+    pins=_pins,
+    constraints=driver.older_than_needed,
+    limited_by_request=True,
+    pythons=lambda catalog: {python for release in catalog.pytorch.releases for python in release.pythons},
+    version_options={
+        "pytorch_cuda": lambda catalog: [build.cuda for r in catalog.pytorch.releases for build in r.builds]
+    },
+    leave_out=(("pytorch",),),
+    stays=_stays,
+)
+
+
+# On a host -----------------------------------------------------------------------------------------------------------
+
 
 TRITON_BUILD_MISSING = FindingSpec(
     "triton-build-missing",

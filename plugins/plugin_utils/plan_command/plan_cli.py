@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
     load_catalog,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -33,7 +34,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_op
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_gpus import find_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_table import plan_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_reading
 
 _PROBE_EXPECTED = "expected a host's probe.json, as in reports/RUN/HOST/probe.json"
 

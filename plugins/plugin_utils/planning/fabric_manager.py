@@ -15,6 +15,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database im
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import installed_driver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
@@ -23,8 +25,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import installed_driver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 FABRIC_MANAGER_MISSING = FindingSpec(
     "fabric-manager-missing",

@@ -34,18 +34,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.pytorch import pytorch_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import (
-    PytorchCandidate,
-    TensorflowCandidate,
-    pytorch_candidates,
-    tensorflow_candidates,
-)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import identify_gpus
 
 UV_LOCK = PROJECT / "roles" / "framework_env" / "files" / "uv.txt"
@@ -334,9 +330,9 @@ def planned(catalog: Catalog) -> list[str]:
             for libraries in ("wheel", "system"):
                 request = Request(tensorflow_cuda_libraries=libraries, pytorch="auto")
                 context = ResolveContext(own, host, request, identified)
-                candidates: list[TensorflowCandidate | PytorchCandidate] = [
+                candidates = [
                     *tensorflow_candidates(context),
-                    *(each for each in pytorch_candidates(context) if each.build.index == "pypi"),
+                    *(each for each in pytorch_candidates(context) if each.facts["pytorch.index"] == "pypi"),
                 ]
                 for each in candidates:
                     if all(problem.code == "no-lock" for problem in each.problems):

@@ -31,9 +31,9 @@ cached = functools.lru_cache(maxsize=1024)
 class ResolveContext:
     """One question to the resolver. gpus: the host's GPUs that are in the catalog, one entry per device.
 
-    relaxed: what is disregarded, to find what limits a version: `repository` (what is offered), `branch`, `native` and
-    `source` (the preferences for branches, for drivers made for the CUDA, for NVIDIA's packages), `driver` (the oldest
-    one for a CUDA), `cuda` (the toolkit that a library is for), `kernel` (which drivers do not build for it).
+    relaxed: what is left out, to find what limits a version: rules and preferences by their names, `repository` (what
+    is offered), `kernel` (which drivers do not build for it), and `NAME without OTHER`: the choice NAME does not know
+    the facts of OTHER.
     """
 
     catalog: Catalog
@@ -88,7 +88,7 @@ class ResolveContext:
             self.relaxed & {"repository", "kernel"},
         )
 
-    def is_usable(self, problems: Iterable[Problem]) -> bool:
+    def is_usable(self, problems: Sequence[Problem]) -> bool:
         """Return whether a candidate with these problems can be selected."""
         ignored = {"not-in-repository"} if "repository" in self.relaxed else set()
         return all(problem.code in ignored for problem in problems)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import BadCudnn, BadDriver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Facts, Rule
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, gpu_label
 
 PROBLEMS = {
     "known-bad": "`catalog/known_bad.yml` lists the combination as failing; the message has the symptom and the source",
 }
 SECURITY_FLOOR = "security-floor"
+RULE = "known-bad"
 WARNINGS = {
     "security-floor": "the driver is older than the first of its branch with the fixes of published vulnerabilities",
 }
@@ -79,16 +82,31 @@ def tensorflow_problems(context: ResolveContext, version: str) -> list[Problem]:
     ]
 
 
-def cudnn_conflict(context: ResolveContext, wheel: str, system: str) -> BadCudnn | None:
-    """Return why a framework with one cuDNN in its wheels fails beside the system's; None if it does not."""
-    for bad in context.catalog.known_bad.cudnn:
-        if (
-            versions.key(wheel) >= versions.key(bad.wheel_first)
-            and versions.at_most(wheel, bad.wheel_last)
-            and versions.key(system) >= versions.key(bad.system_first)
-        ):
-            return bad
-    return None
+def beside_wheels(context: ResolveContext, framework: str) -> Rule:
+    """Return the rule that a framework with a cuDNN in its wheels does not fail beside the system's."""
+    wheel, system = f"{framework}.wheel.cudnn", "cudnn.version"
+
+    def row(facts: Facts) -> BadCudnn | None:
+        for bad in context.catalog.known_bad.cudnn:
+            if (
+                versions.key(facts[wheel]) >= versions.key(bad.wheel_first)
+                and versions.at_most(facts[wheel], bad.wheel_last)
+                and versions.key(facts[system]) >= versions.key(bad.system_first)
+            ):
+                return bad
+        return None
+
+    def problems(facts: Facts) -> list[Problem]:
+        bad = row(facts)
+        if bad is None:
+            return []
+        why = (
+            f"{LABELS[framework]} {facts[f'{framework}.version']} with cuDNN {facts[wheel]} fails beside "
+            f"{bad.system_first} and newer: {bad.symptom} ({bad.source})"
+        )
+        return [Problem(RULE, why, f"take {bad.instead}: set gpu_stack_cudnn to it, or to none")]
+
+    return Rule(RULE, (wheel, system), lambda facts: row(facts) is None, problems)
 
 
 def security_floor(context: ResolveContext, branch: str) -> str | None:

@@ -8,103 +8,90 @@ distribution release.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, LABELS, full_version
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices, by_name
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt, Trial, outcome, settings
 
-Attempt = Callable[[Request, Host], Plan]
-
-_CHOICES = (
-    *("tensorflow_cuda_libraries", "pytorch_cuda", "driver_kernel_modules", "driver_module_source", "driver_profile"),
-    "driver_source",
-    "cuda_source",
-)
 _NOTHING_ASKED = ("auto", "none", "fallback")
 _MAX_REMEDIES = 3
-# How many parts of a component's version name a series, the versions that a remedy names first.
-_PARTS = {"driver": 1, "cuda": 2, "cudnn": 2, "nccl": 3, "tensorflow": 2, "pytorch": 2, "pytorch_cuda": 2}
+_OPTION_PARTS = 2  # of a version that is an option, which name a series
 _GPU_CODES = ("gpu-", "mixed-gpus", "unknown-gpu")
 
 
 def find_remedies(
-    catalog: Catalog, plan: Plan, host: Host, attempt: Attempt, attempt_unlocked: Attempt
+    choices: Choices, catalog: Catalog, plan: Plan, host: Host, attempts: Sequence[Attempt], attempt_unlocked: Attempt
 ) -> tuple[Remedy, ...]:
     """Return up to three remedies with which there is a plan; none where no attempt has one.
 
-    attempt: plans a changed request for a changed host; attempt_unlocked: as if every lock existed.
+    attempts: plan a changed request for a changed host, the last one as it is and those before with something left out
+    of which a plan is the better remedy; attempt_unlocked: as if every lock existed.
     """
     codes = {p.code for p in plan.problems}
     request = plan.request
     if "no-gpu" in codes:
         request = dataclasses.replace(request, expect_gpus=str(len(plan.gpus)))
     if "no-framework" in codes:
-        request = dataclasses.replace(request, tensorflow="auto")
-    # What gives a TensorFlow comes before what gives PyTorch in its place.
-    attempts = [attempt]
-    if request.pytorch == "fallback":
-        attempts.insert(0, lambda tried, there: attempt(dataclasses.replace(tried, pytorch="none"), there))
+        request = dataclasses.replace(request, **{FRAMEWORKS[0]: "auto"})
+    trials = [Trial(catalog, plan, request, host, functools.cache(attempt)) for attempt in attempts]
+    whole = trials[-1]
     found: list[Remedy] = []
     if "no-gpu" in codes and host.described:
-        found += _more_gpus(plan, host, attempt)
+        found += _more_gpus(whole)
     if "no-lock" in codes:
         found += _locks(catalog, request, host, attempt_unlocked)
-    for each in attempts:
-        found += _requests(catalog, plan, request, host, each)
-        if "no-prebuilt-modules" in codes:
-            found += _prebuilt(plan, request, host, each)
+    repairs = [repair for choice in choices for repair in choice.repairs if repair.code in codes]
+    for trial in trials:
+        found += _requests(choices, trial)
+        found += [remedy for repair in repairs if not repair.last for remedy in repair.find(trial)]
         if "python-not-supported" in codes:
-            found += _pythons(catalog, plan, request, host, each)
+            found += _pythons(choices, trial)
         if any(c.startswith(_GPU_CODES) for c in codes):
-            found += _gpus(plan, request, host, each)
-        if "no-published-run" in codes:
-            found += _unproven(catalog, plan, request, host, each)
+            found += _gpus(choices, trial)
+        found += [remedy for repair in repairs if repair.last for remedy in repair.find(trial)]
     if not found:
-        found += _older_kernel(catalog, plan, request, host, attempt)
+        found += _older_kernel(whole)
     if not found:
-        found += _left_out(plan, request, host, attempt)
+        found += _left_out(choices, whole)
     if not found and request.scope == "frameworks":
-        found += _whole_host(plan, request, host, attempt)
-    for each in attempts:
+        found += _whole_host(whole)
+    for trial in trials:
         if not found:
-            found += _elsewhere(catalog, plan, request, host, each)
+            found += _elsewhere(choices, trial)
     return tuple(dict.fromkeys(found))[:_MAX_REMEDIES]
 
 
 # Of the request ---------------------------------------------------------------------------------------------------
 
 
-def asked_for(request: Request) -> list[str]:
+def asked_for(choices: Choices, request: Request) -> list[str]:
     """Return the fields of a request that ask for something, in the order in which they are given up."""
-    return [name for name in (*_CHOICES, *COMPONENTS[::-1]) if getattr(request, name) not in _NOTHING_ASKED]
+    sources = [f"{choice.name}_source" for choice in choices]
+    options = [name for choice in choices[::-1] for name in choice.options if name not in sources]
+    fields = [*options, *(f"{choice.name}_source" for choice in choices if choice.has_source), *COMPONENTS[::-1]]
+    return [name for name in fields if getattr(request, name) not in _NOTHING_ASKED]
 
 
-def _free(request: Request) -> Request:
-    return dataclasses.replace(request, **dict.fromkeys(asked_for(request), "auto"))
+def _free(choices: Choices, request: Request) -> Request:
+    return dataclasses.replace(request, **dict.fromkeys(asked_for(choices, request), "auto"))
 
 
-def _differences(before: Request, after: Request) -> dict[str, str]:
-    return {
-        f.name: getattr(after, f.name)
-        for f in dataclasses.fields(Request)
-        if getattr(before, f.name) != getattr(after, f.name)
-    }
-
-
-def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+def _requests(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     """Yield the smallest changes of the requested versions that leave a plan, each to the nearest version that fits."""
-    if request != plan.request and attempt(request, host).ok:
-        yield _remedy(plan, request, host, attempt)
+    request, host, attempt = trial.request, trial.host, trial.attempt
+    if request != trial.plan.request and attempt(request, host).ok:
+        yield trial.remedy(request)
         return
-    asked = asked_for(request)
-    freed = _free(request)
+    asked = asked_for(choices, request)
+    freed = _free(choices, request)
     if not asked or not attempt(freed, host).ok:
         return
     for order in (asked, asked[::-1]):
@@ -113,19 +100,21 @@ def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attemp
             restored = dataclasses.replace(kept, **{name: getattr(request, name)})
             if attempt(restored, host).ok:
                 kept = restored
-        yield _remedy(plan, _nearest(catalog, request, kept, host, attempt), host, attempt)
+        yield trial.remedy(_nearest(choices, trial, kept))
 
 
-def _nearest(catalog: Catalog, request: Request, freed: Request, host: Host, attempt: Attempt) -> Request:
-    """Return the request with the freed components set to versions as near to the requested ones as the host allows."""
-    for name in (*COMPONENTS, "pytorch_cuda"):
-        asked = getattr(request, name)
+def _nearest(choices: Choices, trial: Trial, freed: Request) -> Request:
+    """Return the request with the freed versions set to some as near to the requested ones as the host allows."""
+    options = [name for choice in choices for name in choice.version_options]
+    for name in (*COMPONENTS, *options):
+        asked = getattr(trial.request, name)
         if getattr(freed, name) == asked or asked in _NOTHING_ASKED:
             continue
         vulnerable: list[Request] = []
-        for version in [*_neighbours(catalog, name, asked), *_chosen(name, attempt(freed, host))]:
+        chosen = _chosen(name, trial.attempt(freed, trial.host))
+        for version in [*_neighbours(choices, trial.catalog, name, asked), *chosen]:
             closer = dataclasses.replace(freed, **{name: version})
-            made = attempt(closer, host) if version != asked else None
+            made = trial.attempt(closer, trial.host) if version != asked else None
             if made is None or not _is_known_to_run(made):
                 continue
             if not any(warning.code == known_bad.SECURITY_FLOOR for warning in made.warnings):
@@ -141,23 +130,13 @@ def _is_known_to_run(plan: Plan) -> bool:
     return plan.ok and "no-published-run-asked" not in [warning.code for warning in plan.warnings]
 
 
-def _unproven(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """Yield PyTorch, then the newest TensorFlow by its version, although it is not known to run on the GPUs."""
-    newest = max(published_versions(catalog, "tensorflow"), key=versions.key)
-    for changes in ({"pytorch": "fallback"}, {"tensorflow": newest}):
-        changed = dataclasses.replace(request, **changes)
-        if changed != request and attempt(changed, host).ok:
-            yield _remedy(plan, changed, host, attempt)
-
-
-def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:
+def _neighbours(choices: Choices, catalog: Catalog, name: str, asked: str) -> list[str]:
     """Return the known versions around the requested one, the nearest first; of two equally near ones, the newer.
 
     They are as long as the request: releases for a release, series for a series. First comes the version that YAML
     reads as the requested one where it is not quoted; then, of a request that is between the two, its series.
     """
-    published = _published(catalog, name)
-    parts = _PARTS[name]
+    published, parts = _published(choices, catalog, name)
     known = {versions.series(version, parts) for version in published}
     first = [meant] if (meant := versions.before_yaml(asked, published)) else []
     if asked.count(".") >= parts:
@@ -168,10 +147,13 @@ def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:
     return list(dict.fromkeys([*first, *versions.by_nearness(asked, known)]))
 
 
-def _published(catalog: Catalog, name: str) -> list[str]:
-    if name == "pytorch_cuda":
-        return [build.cuda for release in catalog.pytorch.releases for build in release.builds]
-    return published_versions(catalog, name)
+def _published(choices: Choices, catalog: Catalog, name: str) -> tuple[list[str], int]:
+    """Return the versions of a field of the request in the catalog, and how many parts of one name a series."""
+    choice = by_name(choices).get(name)
+    if choice:
+        return choice.published(catalog), choice.series
+    options = {name: published for each in choices for name, published in each.version_options.items()}
+    return options[name](catalog), _OPTION_PARTS
 
 
 def _chosen(name: str, plan: Plan) -> list[str]:
@@ -180,45 +162,26 @@ def _chosen(name: str, plan: Plan) -> list[str]:
     return [] if component is None else [getattr(component, "branch", None) or component.version]
 
 
-def _remedy(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Remedy:
-    changes = _differences(plan.request, request)
-    return Remedy(f"{_settings(changes)} ({_outcome(attempt(request, host))})", changes)
-
-
-def _settings(changes: Mapping[str, str]) -> str:
-    """Return what to set, with quotes where YAML would drop a zero."""
-    quoted = {
-        name: f'"{value}"' if re.fullmatch(r"\d+\.\d*[1-9]0+", value) else value for name, value in changes.items()
-    }
-    return "set " + " and ".join(f"gpu_stack_{name}={value}" for name, value in quoted.items())
-
-
-def _outcome(plan: Plan) -> str:
-    """Return in short what a plan installs."""
-    parts = []
-    for name, label in LABELS.items():
-        component = plan.components.get(name)
-        if component is not None:
-            parts.append(f"{label} {full_version(component)}")
-    return "gives " + ", ".join(parts) if parts else "installs nothing"
-
-
-def _left_out(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+def _left_out(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     """Yield a remedy with components set to none: a framework, then the toolkit, then both."""
-    free = _free(request)
-    for base in dict.fromkeys((request, free)):
-        for names in (("tensorflow",), ("pytorch",), ("cuda",), ("tensorflow", "cuda")):
+    ways = [way for choice in _frameworks_first(choices) for way in choice.leave_out]
+    for base in dict.fromkeys((trial.request, _free(choices, trial.request))):
+        for names in sorted(ways, key=len):
             less = dataclasses.replace(base, **dict.fromkeys(names, "none"))
-            if less != base and attempt(less, host).ok:
-                yield _remedy(plan, less, host, attempt)
+            if less != base and trial.attempt(less, trial.host).ok:
+                yield trial.remedy(less)
                 return
 
 
-def _whole_host(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """Yield the remedy to let the driver change as well, if that helps."""
-    wider = dataclasses.replace(request, scope="host")
-    if attempt(wider, host).ok:
-        yield _remedy(plan, wider, host, attempt)
+def _frameworks_first(choices: Choices) -> Choices:
+    return sorted(choices, key=lambda choice: choice.name not in FRAMEWORKS)
+
+
+def _whole_host(trial: Trial) -> Iterator[Remedy]:
+    """Yield the remedy to let the packages change as well, if that helps."""
+    wider = dataclasses.replace(trial.request, scope="host")
+    if trial.attempt(wider, trial.host).ok:
+        yield trial.remedy(wider)
 
 
 def _locks(catalog: Catalog, request: Request, host: Host, attempt_unlocked: Attempt) -> Iterator[Remedy]:
@@ -226,50 +189,36 @@ def _locks(catalog: Catalog, request: Request, host: Host, attempt_unlocked: Att
     made = attempt_unlocked(request, host)
     if made.ok:
         names = locks.missing(catalog, made.components)
-        yield Remedy(f"{locks.make_command(catalog, names)} ({_outcome(made)})", host={"locks": names})
+        yield Remedy(f"{locks.make_command(catalog, names)} ({outcome(made)})", host={"locks": names})
 
 
 # Of the host ------------------------------------------------------------------------------------------------------
 
 
-def _prebuilt(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """Yield the next-boot kernel, if there are prebuilt modules for it, and DKMS with a key that is enrolled."""
-    if host.next_kernel not in (None, host.kernel):
-        booted = attempt(request, dataclasses.replace(host, kernel=host.next_kernel))
-        if booted.ok:
-            text = f"reboot into kernel {host.next_kernel} and run this again ({_outcome(booted)})"
-            yield Remedy(text, _differences(plan.request, request), {"kernel": (str(host.next_kernel),)})
-    built = dataclasses.replace(request, driver_module_source="dkms")
-    made = attempt(built, host)
-    if made.ok:
-        changes = _differences(plan.request, built)
-        key = "enrol a key for the modules of DKMS, or name an enrolled one with gpu_stack_module_signing_key"
-        yield Remedy(f"{key}, and {_settings(changes)} ({_outcome(made)})", changes)
-
-
-def _older_kernel(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+def _older_kernel(trial: Trial) -> Iterator[Remedy]:
     """Yield the kernel of the distribution release itself, where a newer one runs."""
-    distro = catalog.distros.get(host.distribution)
+    host, request = trial.host, trial.request
+    distro = trial.catalog.distros.get(host.distribution)
     if distro is None or host.newest_kernel is None:
         return
     own = distro.kernel.default
     if versions.key(versions.kernel_series(host.newest_kernel)) <= versions.key(own):
         return
-    made = attempt(request, dataclasses.replace(host, kernel=own, next_kernel=None, kernels=None))
+    made = trial.attempt(request, dataclasses.replace(host, kernel=own, next_kernel=None, kernels=None))
     if made.ok:
-        text = f"boot a kernel {own}, that of {host.distribution} itself ({_outcome(made)})"
-        yield Remedy(text, _differences(plan.request, request), {"kernel": (own,)})
+        text = f"boot a kernel {own}, that of {host.distribution} itself ({outcome(made)})"
+        yield Remedy(text, trial.changed(request), {"kernel": (own,)})
 
 
-def _pythons(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+def _pythons(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     """Yield one more Python with which the request can be planned unchanged.
 
     One of the distribution release comes first, then the one nearest to its default.
     """
-    offered = catalog.distros[host.distribution].python
+    host, request = trial.host, trial.request
+    offered = trial.catalog.distros[host.distribution].python
     own = host.default_python or offered.default
-    known = {p for r in catalog.tensorflow.releases for p in r.pythons}
-    known |= {p for r in catalog.pytorch.releases for p in r.pythons}
+    known = {python for choice in choices for python in choice.pythons(trial.catalog)}
     have = host.pythons or offered.available
     near = sorted(
         known - set(have),
@@ -277,11 +226,11 @@ def _pythons(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt
     )
     for python in near[:8]:
         changed = dataclasses.replace(host, pythons=(*have, python), default_python=own)
-        made = attempt(request, changed)
+        made = trial.attempt(request, changed)
         if made.ok:
             where = f"as python{python} in /usr/bin or /usr/local/bin"
-            text = f"install Python {python} beside Python {own}, {where} ({_outcome(made)})"
-            yield Remedy(text, _differences(plan.request, request), {"python": (python,)})
+            text = f"install Python {python} beside Python {own}, {where} ({outcome(made)})"
+            yield Remedy(text, trial.changed(request), {"python": (python,)})
             return
 
 
@@ -290,30 +239,31 @@ def _minor(python: str) -> int:
     return int(major) * 100 + int(minor)
 
 
-def _gpus(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+def _gpus(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     """Yield remedies with fewer kinds of GPUs: all but one kind, else one kind alone."""
-    found = 0
-    for base in dict.fromkeys((request, _free(request))):
+    found, host = 0, trial.host
+    for base in dict.fromkeys((trial.request, _free(choices, trial.request))):
         for kept in _subsets(host):
             changed = dataclasses.replace(host, gpus=tuple(g for g in host.gpus if g.pci_id in kept))
-            made = attempt(base, changed)
+            made = trial.attempt(base, changed)
             if made.ok:
-                yield _host_remedy(plan, host, base, changed, made)
+                yield _host_remedy(trial, base, changed, made)
                 found += 1
         if found:
             return
 
 
-def _more_gpus(plan: Plan, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+def _more_gpus(trial: Trial) -> Iterator[Remedy]:
     """Yield the description with as many GPUs as are expected, where it has one kind of them, but fewer."""
+    plan, host = trial.plan, trial.host
     kinds = {gpu.pci_id: gpu.name for gpu in plan.gpus}
     if len(kinds) != 1 or len(plan.gpus) != len(host.gpus):
         return
     (kind, name), expected = next(iter(kinds.items())), int(plan.request.expect_gpus)
     changed = dataclasses.replace(host, gpus=(host.gpus[0],) * expected)
-    made = attempt(plan.request, changed)
+    made = trial.attempt(plan.request, changed)
     if made.ok:
-        text = f"describe all of them, with --gpu {expected}x{kind} for {name} ({_outcome(made)})"
+        text = f"describe all of them, with --gpu {expected}x{kind} for {name} ({outcome(made)})"
         yield Remedy(text, host={"gpus": (kind,) * expected})
 
 
@@ -326,8 +276,9 @@ def _subsets(host: Host) -> list[tuple[str, ...]]:
     return found + ([(kind,) for kind in kinds] if len(kinds) > 2 else [])
 
 
-def _elsewhere(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+def _elsewhere(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     """Yield another distribution release, of the same family and the newest first; if necessary with other changes."""
+    catalog, request, host = trial.catalog, trial.request, trial.host
     family = host.distribution.partition("-")[0]
     names = [n for n in catalog.distros if n != host.distribution]
     names.sort(key=lambda n: (n.startswith(family), versions.key(n)), reverse=True)
@@ -341,23 +292,25 @@ def _elsewhere(catalog: Catalog, plan: Plan, request: Request, host: Host, attem
         cpu_flags=host.cpu_flags,
     )
     elsewhere = [dataclasses.replace(like, distribution=name) for name in names]
-    free = _free(request)
-    no_framework = dataclasses.replace(free, tensorflow="none", pytorch="none")
-    bases = list(dict.fromkeys((request, free, no_framework, dataclasses.replace(no_framework, cuda="none"))))
+    free = _free(choices, request)
+    no_framework = dataclasses.replace(free, **dict.fromkeys(FRAMEWORKS, "none"))
+    nothing = dict.fromkeys((choice.name for choice in choices if choice.leave_out), "none")
+    bases = list(dict.fromkeys((request, free, no_framework, dataclasses.replace(no_framework, **nothing))))
     for places, kinds in ((elsewhere, [None]), ([host, *elsewhere], _subsets(host))):
         for base in bases:
             for place in places:
                 for kept in kinds:
                     gpus = tuple(g for g in host.gpus if kept is None or g.pci_id in kept)
                     changed = dataclasses.replace(place, gpus=gpus)
-                    made = attempt(base, changed)
+                    made = trial.attempt(base, changed)
                     if made.ok:
-                        yield _host_remedy(plan, host, base, changed, made)
+                        yield _host_remedy(trial, base, changed, made)
                         return
 
 
-def _host_remedy(plan: Plan, host: Host, request: Request, changed: Host, made: Plan) -> Remedy:
+def _host_remedy(trial: Trial, request: Request, changed: Host, made: Plan) -> Remedy:
     """Return the remedy that consists of the differences between two hosts and two requests."""
+    plan, host = trial.plan, trial.host
     changes: dict[str, tuple[str, ...]] = {}
     words = []
     if changed.distribution != host.distribution:
@@ -369,7 +322,7 @@ def _host_remedy(plan: Plan, host: Host, request: Request, changed: Host, made: 
         names = {g.pci_id: g.name for g in plan.gpus}
         changes["gpus"] = kept
         words.append(f"move {', '.join(names.get(k, f'the device {k}') for k in gone)} to another host")
-    asks = _differences(plan.request, request)
+    asks = trial.changed(request)
     if asks:
-        words.append(_settings(asks))
-    return Remedy(f"{' and '.join(words)} ({_outcome(made)})", asks, changes)
+        words.append(settings(asks))
+    return Remedy(f"{' and '.join(words)} ({outcome(made)})", asks, changes)

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, PACKAGED, Components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    FRAMEWORKS,
+    LABELS,
+    PACKAGED,
+    Components,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
@@ -15,7 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 PROBLEMS = {
     "scope-conflict": "`gpu_stack_scope=frameworks` changes no driver and no package, yet a version is requested",
     "no-loaded-driver": "`gpu_stack_scope=frameworks` needs the driver that others installed, and none is loaded",
-    "no-framework": "`gpu_stack_scope=frameworks` with neither TensorFlow nor PyTorch would install nothing",
+    "no-framework": "`gpu_stack_scope=frameworks` without any framework would install nothing",
 }
 
 
@@ -42,10 +47,11 @@ def limit(request: Request, host: Host, findings: Findings) -> Request:
 
 def check_frameworks(request: Request, components: Components, findings: Findings) -> None:
     """Add a problem where the scope is the frameworks and none is requested."""
-    is_planned = components.tensorflow is not None or components.pytorch is not None
+    is_planned = any(components.framework(name) for name in FRAMEWORKS)
     if request.scope == "frameworks" and not is_planned and not findings.problems:
         findings.problem(
             "no-framework",
-            "gpu_stack_scope=frameworks installs frameworks alone, and neither TensorFlow nor PyTorch is requested",
-            "set gpu_stack_tensorflow or gpu_stack_pytorch to auto or to a version",
+            "gpu_stack_scope=frameworks installs frameworks alone, and neither "
+            f"{' nor '.join(LABELS[name] for name in FRAMEWORKS)} is requested",
+            f"set {' or '.join(f'gpu_stack_{name}' for name in FRAMEWORKS)} to auto or to a version",
         )

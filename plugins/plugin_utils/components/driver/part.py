@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, ComponentChange, Removal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import installed_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.removal import of_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import installed_driver
 
 
 class Driver(PackagedPart[DriverComponent]):

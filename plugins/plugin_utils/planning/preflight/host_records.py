@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, full_version
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, OPTIONS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import full_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import VerifiedPlan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
 
 NEWER_STATE = FindingSpec(
     "newer-state",
@@ -87,13 +87,13 @@ def check_request(context: Context, findings: Findings) -> None:
 
 def _is_kept(context: Context, field: str, before: str) -> bool:
     """Return whether the plan has what a field was requested with, which `auto` keeps."""
-    owners = {name: name for name in COMPONENTS} | {f: n for n, fields in keeping.DECIDED_BY.items() for f in fields}
+    owners = {name: name for name in BY_NAME} | {f: n for n, fields in OPTIONS.items() for f in fields}
     name = owners.get(field)
     component = context.plan.components.get(name) if name else None
     if name is None or component is None or getattr(context.plan.request, field) not in ("auto", "fallback"):
         return False
     if field != name:
-        return str(getattr(component, keeping.DECIDED_BY[name][field])) == before
+        return str(getattr(component, OPTIONS[name][field])) == before
     was = (context.probe.verified_plan or VerifiedPlan()).components.get(name)
     return was is not None and full_version(component) == (was.release or was.version)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_cli import main
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_options import HOST_OPTIONS, parser
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
 from tests.unit.plugin_utils.planning.planning_cases import PROBE

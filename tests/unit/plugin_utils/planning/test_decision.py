@@ -15,13 +15,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision as deciding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.package_index import serve
@@ -398,7 +398,10 @@ def test_the_disk_check_knows_whether_the_cache_of_packages_is_kept(
     room = {**ROOM, "/srv/uv": ROOM["/"], **VAR_CACHE}
     room["/var/cache/gpuhost/uv"] = {**room["/var/cache/gpuhost/uv"], "free_mib": 0}
     decision = deciding.decide(
-        {**probed, "environments": installed, "disk": room}, args, with_values({**USUAL, **TORCH, **values}), {"tensorflow": lock}
+        {**probed, "environments": installed, "disk": room},
+        args,
+        with_values({**USUAL, **TORCH, **values}),
+        {"tensorflow": lock},
     )
     (problem,) = (p for p in decision.preflight.problems if p.code == "disk-full")
     assert [word for word in ("TensorFlow", "PyTorch", "extra") if word in problem.message] == copies

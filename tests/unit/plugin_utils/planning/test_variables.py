@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared, of_runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training
 from syrupy.assertion import SnapshotAssertion
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PublishedRun
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once, resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once, resolve
 
 from tests.unit.frozen_catalog import frozen_catalog
 

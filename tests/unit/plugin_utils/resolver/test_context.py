@@ -8,11 +8,12 @@ import re
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cuda, cudnn, libraries, nccl, tensorflow
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, libraries, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     gpu_label,
@@ -23,7 +24,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     sources,
     span,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import drivers
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, plan
@@ -74,11 +74,11 @@ def context(host: Host = HOST) -> ResolveContext:
     [
         (drivers._nvidia_drivers, drivers._reduced),
         (drivers._distro_drivers, drivers._reduced),
-        (toolkits._nvidia_toolkits, toolkits._reduced),
-        (toolkits._published_toolkits, lambda whole: toolkits._reduced(whole).with_gpus(())),
-        (toolkits._offered_toolkits, toolkits._reduced),
-        (toolkits._distro_toolkits, toolkits._reduced),
-        (frameworks._all_tensorflows, frameworks._reduced),
+        (cuda._nvidia_toolkits, cuda._reduced),
+        (cuda._published_toolkits, lambda whole: cuda._reduced(whole).with_gpus(())),
+        (cuda._offered_toolkits, cuda._reduced),
+        (cuda._distro_toolkits, cuda._reduced),
+        (tensorflow._all_tensorflows, tensorflow._reduced),
     ],
     ids=lambda function: function.__name__,
 )
@@ -94,15 +94,14 @@ def test_a_cached_function_reads_no_more_than_its_key(cached, reduced, host):
 @pytest.mark.parametrize("host", [HOST, Host("debian-13", "x86_64")], ids=["read", "unread"])
 def test_a_cached_list_of_libraries_reads_no_more_than_its_key(host):
     whole = context(host)
-    cudnn, nccl = libraries._reduced(whole, "cudnn"), libraries._reduced(whole, "nccl")
-    for cuda in ("11.8", "12.9", "13.2"):
-        major = versions.major(cuda)
-        assert libraries._cudnn_builds(cudnn.with_gpus(()), major) == libraries._cudnn_builds.__wrapped__(whole, major)
-        assert libraries._nccl_candidates(nccl, cuda) == libraries._nccl_candidates.__wrapped__(whole, cuda)
-        for tensorflow in (None, *frameworks._all_tensorflows(frameworks._reduced(whole))[::10]):
-            found = libraries._cudnn_candidates(cudnn, cuda, tensorflow)
-            assert found == libraries._cudnn_candidates.__wrapped__(whole, cuda, tensorflow)
-    assert found, "nothing was compared"
+    for toolkit in ("11.8", "12.9", "13.2"):
+        major = versions.major(toolkit)
+        found = cudnn._builds(libraries.reduced(whole, "cudnn").with_gpus(()), major)
+        assert found == cudnn._builds.__wrapped__(whole, major)
+        assert found, "nothing was compared"
+        ordered = nccl._ordered(libraries.reduced(whole, "nccl").with_gpus(()), toolkit)
+        assert ordered == nccl._ordered.__wrapped__(whole, toolkit)
+        assert ordered, "nothing was compared"
 
 
 def test_each_kind_of_gpu_counts_once_in_the_order_of_the_host():

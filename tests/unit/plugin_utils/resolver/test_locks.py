@@ -15,10 +15,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     OfTheirTime,
     SourceOnly,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve, with_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve, with_limits
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, gpus, locks, scope
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import frameworks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
     driver_sets,
     foreign_drivers,
     prebuilt,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import gpus, locks, scope
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.plugin_utils.components.test_plans import FAILURES
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
-from tests.unit.plugin_utils.resolver.test_resolve import FAILURES
 from tools.docs.codes import PROBLEMS
 
 DISTROS = sorted(frozen_catalog().distros)

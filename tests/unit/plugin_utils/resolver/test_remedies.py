@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import remedies
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import remedies, scenarios
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
@@ -123,7 +124,7 @@ def test_nearest_python_is_a_remedy():
 )
 def test_versions_around_a_requested_one(name, asked, nearest):
     """The nearest come first; of two that are equally near, the newer."""
-    assert remedies._neighbours(frozen_catalog(), name, asked)[:7] == nearest
+    assert remedies._neighbours(CHOICES, frozen_catalog(), name, asked)[:7] == nearest
 
 
 def test_no_remedy_is_a_driver_with_known_vulnerabilities_where_another_fits():
@@ -347,4 +348,4 @@ def test_of_two_equally_near_pythons_the_newer_is_the_remedy():
     ],
 )
 def test_a_version_is_quoted_where_yaml_would_drop_a_zero(changes, text):
-    assert remedies._settings(changes) == text
+    assert scenarios.settings(changes) == text

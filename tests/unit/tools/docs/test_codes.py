@@ -6,11 +6,12 @@ import ast
 import re
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import plans
 
 from tools.docs import codes
 
-FOLDER = Path(resolve.__file__).parent
+COMPONENTS = Path(plans.__file__).parent
+MODULES = sorted(path for name in ("components", "resolver") for path in (COMPONENTS.parent / name).rglob("*.py"))
 # The first argument of these calls is a code, or a variable or function that gives one.
 TABLES = re.compile(r"^(?:PROBLEMS|WARNINGS) = \{.*?^\}", re.MULTILINE | re.DOTALL)
 REPORTING = {"Problem", "PlanWarning", "problem", "warn"}
@@ -23,7 +24,7 @@ def called(node: ast.Call) -> str:
 def reported() -> set[str]:
     calls = [
         node
-        for path in FOLDER.rglob("*.py")
+        for path in MODULES
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and called(node) in REPORTING and node.args
     ]
@@ -42,7 +43,7 @@ def test_every_reported_code_is_described() -> None:
 
 
 def test_every_described_code_is_reported() -> None:
-    text = "".join(TABLES.sub("", path.read_text()) for path in FOLDER.rglob("*.py"))
+    text = "".join(TABLES.sub("", path.read_text()) for path in MODULES)
     unused = {code for code in {**codes.PROBLEMS, **codes.WARNINGS} if f'"{code}"' not in text}
     # Those of cuDNN and NCCL are made of the component's name.
     assert unused <= {"cudnn-cuda-mismatch", "nccl-cuda-mismatch"}
@@ -51,7 +52,7 @@ def test_every_described_code_is_reported() -> None:
 def test_codes_are_described_in_one_module_each() -> None:
     rows = [
         code
-        for path in FOLDER.rglob("*.py")
+        for path in MODULES
         for block in TABLES.findall(path.read_text())
         for code in re.findall(r'^    "([a-z-]+)":', block, re.MULTILINE)
     ]

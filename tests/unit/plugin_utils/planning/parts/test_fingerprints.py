@@ -144,7 +144,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     ),
     "a check, which no part runs": (statement(f"{UTILS}/checks/driver_checks.py", "run"), NOTHING),
     "a function of a module that it does not run": (statement(f"{UTILS}/packages/apt/apt_sources.py", "read"), NOTHING),
-    "the resolver": (statement("plugins/plugin_utils/resolver/resolve.py", "resolve"), NOTHING),
+    "the resolver": (statement("plugins/plugin_utils/components/plans.py", "resolve"), NOTHING),
     "the place of a function": (edit(f"{UTILS}/base/command.py", "\ndef ", "\nOTHER = 1\n\n\ndef "), NOTHING),
     "a comment of a role": (edit("roles/nccl/tasks/main.yml", "\n", "\n# Changed.\n"), NOTHING),
     "a comment of a script": (

@@ -14,12 +14,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     SourceEntry,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import INSTALL, KEEP
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -517,4 +518,4 @@ def test_nothing_is_tried_on_a_host_on_which_nothing_is(tmp_path: Path) -> None:
         raise AssertionError
 
     host = host_from_probe(Root(tmp_path).probe(NEW))
-    assert keeping.keep(frozen_catalog(), Request(), host, attempt).parts == ()
+    assert keeping.keep(CHOICES, frozen_catalog(), Request(), host, attempt).parts == ()

@@ -10,10 +10,10 @@ import fnmatch
 import re
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import installed_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import installed_driver
 
 PROBLEMS = {
     "prebuilt-driver-set": "a driver with Ubuntu's prebuilt kernel modules is installed, and another one is requested",

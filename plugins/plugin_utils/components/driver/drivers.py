@@ -1,6 +1,6 @@
-"""List the drivers that a request allows, each with the problems that it has on the host.
+"""List the drivers that can be installed and that a request allows, each with the problems that it has on the host.
 
-Runs on the controller; pure functions. platform.py chooses among these candidates.
+Runs on the controller; pure functions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     DriverSets,
     FirstDriver,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, prebuilt
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Candidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,
@@ -33,47 +35,63 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     sources,
     span,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, prebuilt
 
 PROBLEMS = {
     "gpu-dropped-by-driver": "the branch no longer supports a GPU; or the open kernel modules before Turing",
     "gpu-too-new-for-driver": "the branch is older than a GPU; or the proprietary kernel modules from Blackwell on",
-    "mixed-gpus-conflict": "there is a plan for each kind of GPU alone, and none for all of them",
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class DriverCandidate:
-    """A driver that can be installed, or the one that is loaded (component None).
-
-    source: `nvidia`, `distro`, or empty for the loaded one.
-    """
-
-    version: str
-    branch: Branch | None
-    source: str
-    component: DriverComponent | None
-    problems: tuple[Problem, ...] = ()
+# What a preference takes away from a branch, by its type; an unmaintained branch loses 1.
+_BY_TYPE = {"PB": 0, "LTSB": 0, "NFB": 2}
+_UNKNOWN_TYPE = 3
 
 
-def driver_candidates(context: ResolveContext) -> list[DriverCandidate]:
+def facts_of(version: str, branch: Branch | None, source: str) -> dict[str, str]:
+    """Return the facts of a driver. source: `nvidia`, `distro`, or empty for one that is kept."""
+    found = {"driver.version": version, "driver.source": source}
+    if branch is not None:
+        tier = _BY_TYPE.get(branch.type, _UNKNOWN_TYPE) or int(not branch.maintained)
+        found |= {"driver.branch": branch.branch, "driver.native_cuda": branch.native_cuda, "driver.tier": str(tier)}
+    return found
+
+
+def _candidate(branch: Branch, component: DriverComponent, problems: Iterable[Problem]) -> Candidate:
+    facts = facts_of(component.version, branch, component.source)
+    return Candidate("install", facts, component, tuple(problems))
+
+
+def driver_candidates(context: ResolveContext) -> list[Candidate]:
     """Return the drivers that the request allows: those of the preferred source first, of each source newest first."""
     key = _reduced(context)
-    candidates: list[DriverCandidate] = []
+    candidates: list[Candidate] = []
     is_prebuilt = prebuilt.source(context) == prebuilt.PREBUILT
     for source in ("distro",) if is_prebuilt else sources(context.request.driver_source):
         found = _nvidia_drivers(key) if source == "nvidia" else _distro_drivers(key)
-        candidates += sorted(found, key=lambda candidate: versions.key(candidate.version), reverse=True)
+        candidates += sorted(found, key=lambda candidate: versions.key(_version(candidate)), reverse=True)
     if context.request.driver == "auto":
         return candidates
     return [c for c in candidates if versions.has_prefix(_full_version(context, c), context.request.driver)]
 
 
-def _full_version(context: ResolveContext, candidate: DriverCandidate) -> str:
+def _version(candidate: Candidate) -> str:
+    return candidate.facts["driver.version"]
+
+
+def branch_of(catalog: Catalog, name: str) -> Branch:
+    """Return a branch of the catalog."""
+    return next(branch for branch in catalog.driver.branches if branch.branch == name)
+
+
+def _branch(context: ResolveContext, candidate: Candidate) -> Branch:
+    return branch_of(context.catalog, candidate.facts["driver.branch"])
+
+
+def _full_version(context: ResolveContext, candidate: Candidate) -> str:
     """Return a candidate's version; of an archive's driver the newest that the catalog has for it, else its branch."""
-    if candidate.source == "distro" and candidate.branch:
-        return archived_version(context, candidate.branch) or candidate.version
-    return candidate.version
+    if candidate.facts["driver.source"] == "distro":
+        return archived_version(context, _branch(context, candidate)) or _version(candidate)
+    return _version(candidate)
 
 
 def archived_version(context: ResolveContext, branch: Branch) -> str | None:
@@ -99,13 +117,18 @@ def known_drivers(context: ResolveContext) -> list[str]:
     found = [v.version for b in context.catalog.driver.branches for v in b.versions]
     return (
         found
-        + [c.version for c in _nvidia_drivers(_reduced(context))]
+        + [_version(c) for c in _nvidia_drivers(_reduced(context))]
         + [d.branch for d in context.distro.distro_drivers]
     )
 
 
+def published(catalog: Catalog) -> list[str]:
+    """Return the versions of the catalog; of a branch without any, the branch."""
+    return [name for b in catalog.driver.branches for name in [b.branch, *(known.version for known in b.versions)]]
+
+
 @cached
-def _nvidia_drivers(context: ResolveContext) -> list[DriverCandidate]:
+def _nvidia_drivers(context: ResolveContext) -> list[Candidate]:
     candidates = []
     for branch in context.catalog.driver.branches:
         rule = _package_rule(context, branch)
@@ -123,26 +146,25 @@ def _nvidia_drivers(context: ResolveContext) -> list[DriverCandidate]:
     return [_with_kernel_problem(context, candidate, candidates) for candidate in candidates]
 
 
-def _with_kernel_problem(
-    context: ResolveContext, candidate: DriverCandidate, others: list[DriverCandidate]
-) -> DriverCandidate:
+def _with_kernel_problem(context: ResolveContext, candidate: Candidate, others: list[Candidate]) -> Candidate:
     """Return a driver of NVIDIA's with the problem that its module does not build, which names one that does."""
-    if known_bad.builds(context, candidate.version, "nvidia"):
+    version = _version(candidate)
+    if known_bad.builds(context, version, "nvidia"):
         return candidate
 
-    def order(other: DriverCandidate) -> tuple[bool, bool, int, versions.Key]:
-        distance = versions.major(other.version) - versions.major(candidate.version)
-        lasts = distance == 0 or (other.branch is not None and other.branch.maintained)
-        return not other.problems, lasts, -abs(distance), versions.key(other.version)
+    def order(other: Candidate) -> tuple[bool, bool, int, versions.Key]:
+        distance = versions.major(_version(other)) - versions.major(version)
+        lasts = distance == 0 or _branch(context, other).maintained
+        return not other.problems, lasts, -abs(distance), versions.key(_version(other))
 
     fitting = [
         other
         for other in others
         if {problem.code for problem in other.problems} <= {"not-in-repository"}
-        and known_bad.builds(context, other.version, "nvidia")
+        and known_bad.builds(context, _version(other), "nvidia")
     ]
-    instead = f"driver {max(fitting, key=order).version}" if fitting else None
-    found = known_bad.driver_problems(context, candidate.version, "nvidia", instead)
+    instead = f"driver {_version(max(fitting, key=order))}" if fitting else None
+    found = known_bad.driver_problems(context, version, "nvidia", instead)
     return dataclasses.replace(candidate, problems=(*candidate.problems, *found))
 
 
@@ -158,7 +180,7 @@ def _package_rule(context: ResolveContext, branch: Branch) -> DriverPackages | N
     return None
 
 
-def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages, version: str) -> DriverCandidate:
+def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages, version: str) -> Candidate:
     profile = driver_sets.profile(context).name
     flavour, problems = _flavour(context, branch, version, rule, context.repository_name)
     names = [name.format(branch=branch.branch) for name in rule.of(profile, flavour)]
@@ -187,7 +209,7 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
         security_floor=known_bad.security_floor(context, branch.branch),
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
-    return DriverCandidate(version, branch, "nvidia", component, tuple(problems))
+    return _candidate(branch, component, problems)
 
 
 def in_nvidia_repository(context: ResolveContext, branch: str) -> bool:
@@ -213,7 +235,7 @@ def _pinning(context: ResolveContext, branch: Branch) -> tuple[Package, ...]:
 
 
 @cached
-def _distro_drivers(context: ResolveContext) -> list[DriverCandidate]:
+def _distro_drivers(context: ResolveContext) -> list[Candidate]:
     branches = {b.branch: b for b in context.catalog.driver.branches}
     entries = context.distro.distro_drivers
     if prebuilt.source(context) == prebuilt.PREBUILT:
@@ -221,7 +243,7 @@ def _distro_drivers(context: ResolveContext) -> list[DriverCandidate]:
     return [_distro_driver(context, branches[entry.branch], entry) for entry in entries]
 
 
-def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver) -> DriverCandidate:
+def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver) -> Candidate:
     profile = driver_sets.profile(context).name
     version = archived_version(context, branch) or branch.branch
     flavour, problems = _flavour(context, branch, version, entry, context.archive_name)
@@ -245,7 +267,7 @@ def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver)
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems, *modules.problems]
     problems += known_bad.driver_problems(context, version, "distro")
-    return DriverCandidate(entry.branch, branch, "distro", component, tuple(problems))
+    return _candidate(branch, component, problems)
 
 
 def _flavour(

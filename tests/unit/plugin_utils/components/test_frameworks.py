@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles, SourceOnly
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import with_every_lock
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import with_every_lock
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, problems, reason, texts, with_published_run

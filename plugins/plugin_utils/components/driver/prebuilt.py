@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+from collections.abc import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PrebuiltModules
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, kernels
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Trial, outcome, settings
 
 PROBLEMS = {
     "no-prebuilt-modules": "the distribution has no signed kernel modules of the driver for one of the host's kernels",
@@ -55,10 +58,10 @@ def source(context: ResolveContext) -> str:
     return PREBUILT
 
 
-def check(context: ResolveContext, findings: Findings) -> bool:
-    """Add the problem of prebuilt modules that no driver could have; return whether it was added."""
+def unavailable(context: ResolveContext) -> list[Problem]:
+    """Return the problem of prebuilt modules that no driver could have."""
     if source(context) != PREBUILT:
-        return False
+        return []
     if not context.distro.prebuilt_modules:
         why, remedy = f"{context.distro.id} builds and signs none", _INSTEAD
     elif context.request.driver_source == "nvidia":
@@ -67,9 +70,8 @@ def check(context: ResolveContext, findings: Findings) -> bool:
         why = "with OpenGL and X, Ubuntu's own tool installs them"
         remedy = "run sudo ubuntu-drivers install, reboot, and run this again: that driver then stays; or " + _INSTEAD
     else:
-        return False
-    findings.problem("no-prebuilt-modules", f"the kernel modules are to be prebuilt, but {why}", remedy)
-    return True
+        return []
+    return [Problem("no-prebuilt-modules", f"the kernel modules are to be prebuilt, but {why}", remedy)]
 
 
 def modules(context: ResolveContext, series: str, flavour: str) -> Modules:
@@ -88,6 +90,22 @@ def modules(context: ResolveContext, series: str, flavour: str) -> Modules:
     problems = [_missing(context, stem, release) for release in missing]
     exact = [stem + release for release in needed if release not in missing]
     return Modules(tuple(exact), tuple(metas), tuple(problems))
+
+
+def instead(trial: Trial) -> Iterator[Remedy]:
+    """Yield the next-boot kernel, if there are prebuilt modules for it, and DKMS with a key that is enrolled."""
+    host, request, attempt = trial.host, trial.request, trial.attempt
+    if host.next_kernel not in (None, host.kernel):
+        booted = attempt(request, dataclasses.replace(host, kernel=host.next_kernel))
+        if booted.ok:
+            text = f"reboot into kernel {host.next_kernel} and run this again ({outcome(booted)})"
+            yield Remedy(text, trial.changed(request), {"kernel": (str(host.next_kernel),)})
+    built = dataclasses.replace(request, driver_module_source="dkms")
+    made = attempt(built, host)
+    if made.ok:
+        changes = trial.changed(built)
+        key = "enrol a key for the modules of DKMS, or name an enrolled one with gpu_stack_module_signing_key"
+        yield Remedy(f"{key}, and {settings(changes)} ({outcome(made)})", changes)
 
 
 def warn_unknown(context: ResolveContext, findings: Findings) -> None:

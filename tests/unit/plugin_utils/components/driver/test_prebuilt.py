@@ -10,10 +10,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Ke
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once, resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once, resolve
 from syrupy.assertion import SnapshotAssertion
 
 H100, GTX_1080 = HostGpu("10de:2330"), HostGpu("10de:1b80")

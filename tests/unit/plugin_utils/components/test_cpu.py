@@ -11,11 +11,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.frameworks import CPU_LACKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import CPU_LACKS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put

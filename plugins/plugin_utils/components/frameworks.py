@@ -1,0 +1,93 @@
+"""What frameworks have in common: a wheel for a Python of the host and its processor, and a lock.
+
+Runs on the controller; pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+
+PROBLEMS = {
+    "python-not-supported": "the framework has no wheel for a Python of the host",
+    "cpu-feature-missing": "the wheels need instructions that the processor, often that of a virtual machine, lacks",
+}
+CPU_LACKS = "cpu-feature-missing"
+_VIRTUAL = "hypervisor"  # the feature of a processor that a hypervisor shows
+
+
+def _pythons(context: ResolveContext) -> tuple[str, tuple[str, ...]]:
+    """Return the default Python, and all that the host has or its distribution release offers."""
+    own = context.distro.python
+    return context.host.default_python or own.default, tuple(context.host.pythons or own.available)
+
+
+def lock_for(
+    context: ResolveContext, lock: locks.Lock, variant: str, offered: tuple[str, ...]
+) -> tuple[locks.Lock, list[Problem]]:
+    """Return a lock for one of the host's Pythons, and the problem if there is none.
+
+    variant: what messages add to the release; offered: the Pythons that it has wheels for.
+    """
+    default, pythons = _pythons(context)
+    supporting = [p for p in pythons if p in offered]
+    if supporting:
+        known = {p: dataclasses.replace(lock, python=p) for p in supporting}
+        lacking = {p: locks.source_only(context.catalog, each) for p, each in known.items()}
+        whole = [p for p in supporting if lacking[p] is None]
+        started = [p for p in whole if not _cpu_problems(context, known[p])]
+        chosen = locks.choose_python(context.catalog, lock, default, started or whole or supporting)
+        package = lacking[chosen.python]
+        problems = [locks.no_wheel(chosen, package)] if package else locks.no_lock(context.catalog, chosen)
+        return chosen, [*problems, *_cpu_problems(context, chosen)]
+    return dataclasses.replace(lock, python=default), [
+        Problem(
+            "python-not-supported",
+            f"{LABELS[lock.framework]} {lock.version}{variant} is made for Python {', '.join(offered)}; "
+            f"this host has Python {', '.join(pythons)}",
+            f"install one of those Pythons, or set gpu_stack_{lock.framework} to another release",
+        )
+    ]
+
+
+def _cpu_problems(context: ResolveContext, lock: locks.Lock) -> list[Problem]:
+    """Return the problem of a lock whose wheels need what the host's processor lacks; none where it is not known."""
+    flags = context.host.cpu_flags
+    if flags is None:
+        return []
+    label = f"{LABELS[lock.framework]} {lock.version}"
+    lacking: list[str] = []
+    for row in context.catalog.cpu.wheels:
+        is_framework = row.package == lock.framework
+        version = lock.version if is_framework else context.catalog.pinned.get(lock.file, {}).get(row.package)
+        missing = [flag for flag in row.flags if flag not in flags]
+        if version and missing and versions.satisfies(version, row.releases):
+            wheel = label if is_framework else f"{row.package} {version} in the lock of {label}"
+            lacking.append(f"{', '.join(missing)} (for {wheel})")
+    if not lacking:
+        return []
+    processor = f"the processor ({context.host.cpu})" if context.host.cpu else "the processor"
+    message = f"{processor} lacks what the wheels need: {'; '.join(lacking)}"
+    return [Problem(CPU_LACKS, message, _cpu_remedy(lock.framework, _VIRTUAL in flags))]
+
+
+def _cpu_remedy(framework: str, is_virtual: bool) -> str:
+    leave_out = f"leave {LABELS[framework]} out with gpu_stack_{framework}=none"
+    if is_virtual:
+        return (
+            "give the virtual machine the processor of its host (CPU type `host`: `<cpu mode='host-passthrough'/>` of "
+            f"libvirt, `qm set ID --cpu host` of Proxmox, `-cpu host` of QEMU), and start it anew; or {leave_out}"
+        )
+    return f"use a computer whose processor has that; or {leave_out}"
+
+
+def has_code(sass: tuple[str, ...], gpu: Gpu) -> bool:
+    """Return whether machine code for these compute capabilities runs on a GPU: it does on later ones of its major."""
+    capability, major = versions.key(gpu.compute_capability), versions.major(gpu.compute_capability)
+    return any(versions.major(s) == major and versions.key(s) <= capability for s in sass)

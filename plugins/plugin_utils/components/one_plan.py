@@ -1,0 +1,113 @@
+"""One plan: refuse what cannot be planned, select a set of components, and leave packages on hold as they are.
+
+Runs on the controller; pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import repository
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, foreign_drivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, ROWS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import architectures
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import (
+    check_gpu_count,
+    check_processors,
+    identify_gpus,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope import check_frameworks, limit
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.search import search
+
+PROBLEMS = {
+    "distro-not-supported": "the catalog has no file for the release, or no entries for the CPU architecture",
+}
+WARNINGS = {
+    "repository-not-read": "no repository was read: the versions are those of the catalog and may not be offered",
+}
+
+
+def plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
+    """Return the plan for a request; where packages on hold are why there is none, that is its problem."""
+    if request.scope == "frameworks":  # which changes no package
+        host = dataclasses.replace(host, foreign_holds=())
+    plan = _plan_as_asked(catalog, request, host, relaxed)
+    if plan.ok or not host.foreign_holds:
+        return plan
+    freed = dataclasses.replace(host, foreign_holds=())
+    held = holds.names(CHOICES, catalog, host)
+    if not held or not _plan_as_asked(catalog, request, freed, relaxed).ok:
+        return plan
+    # The others follow from these.
+    known = tuple(problem for problem in plan.problems if problem.code == holds.CODE)
+    why = "; ".join(dict.fromkeys(problem.message for problem in plan.problems))
+    return dataclasses.replace(plan, problems=known or (holds.problem(held, f"nothing fits beside them: {why}"),))
+
+
+def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
+    findings = Findings()
+    if foreign_drivers.check_foreign_drivers(catalog, host, request, findings):
+        return _plan(host, request, (), Components(), None, findings)
+    gpus = identify_gpus(catalog, host, findings)
+    check_gpu_count(request, host, gpus, findings)
+    if host.distribution not in catalog.distros:
+        findings.problem(
+            architectures.CODE,
+            f"{host.distribution} on {host.architecture} is not supported; supported are "
+            f"{architectures.where_supported(catalog)}",
+            "use one of those",
+        )
+        return _plan(host, request, gpus, Components(), None, findings)
+    if check_processors(catalog, host, findings):
+        return _plan(host, request, gpus, Components(), None, findings)
+    limiting = tuple(gpu for gpu in gpus if f"gpu {gpu.name}" not in relaxed)
+    context = ResolveContext(catalog, host, limit(request, host, findings), limiting, relaxed)
+    if architectures.check(context, CHOICES, findings):
+        return _plan(host, request, gpus, Components(), None, findings)
+    if host.offers is None and request.scope == "host":
+        why = f": {host.offers_error}" if host.offers_error else ""
+        findings.warn(
+            "repository-not-read",
+            f"no repository was read{why}; versions are those of the catalog and may not be offered",
+        )
+    found = search(context, CHOICES, ROWS, findings)
+    planned = {name: candidate.component for name, candidate in found.taken.items() if candidate.component}
+    for choice in CHOICES:
+        if choice.complete and choice.name in planned:
+            planned[choice.name] = choice.complete(context, planned[choice.name], findings)
+    components = Components(**planned)
+    check_frameworks(request, components, findings)
+    for choice in CHOICES:
+        if choice.marked and choice.name in planned:
+            gpus = choice.marked(catalog, gpus, findings)
+    plan = _plan(host, request, gpus, components, repository.of_plan(context, components), findings)
+    return dataclasses.replace(plan, kept_driver=driver_sets.kept(context))
+
+
+def _plan(
+    host: Host,
+    request: Request,
+    gpus: tuple[Gpu, ...],
+    components: Components,
+    repository: Mapping[str, str] | None,
+    findings: Findings,
+) -> Plan:
+    return Plan(
+        distribution=host.distribution,
+        request=request,
+        gpus=gpus,
+        components=components,
+        repository=repository,
+        reasons=tuple(dict.fromkeys(findings.reasons)),
+        problems=tuple(dict.fromkeys(findings.problems)),
+        warnings=tuple(dict.fromkeys(findings.warnings)),
+    )

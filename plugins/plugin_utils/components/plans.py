@@ -1,0 +1,144 @@
+"""Plan: from (catalog, request, host) to the newest consistent set for the host's GPUs, or all problems at once.
+
+Runs on the controller; pure functions. The modules, in the order of the work:
+
+    resolver/present/keeping   keep what is there: a verified configuration, a driver of others
+    components/one_plan        refuse what cannot be planned, around packages on hold
+    components/registry        the components, each a module with candidates, rules and explanations
+    resolver/search            select the best set of candidates
+    resolver/missing           explain why nothing fits
+    components/fallback        take PyTorch where no TensorFlow works
+    resolver/limits            find what limits the versions of a plan
+    resolver/remedies          where there are problems, plan changed requests and hosts
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.one_plan import plan_around_holds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.limits import explain_limits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import LOCKS, Attempt, Scenario
+
+PROBLEMS = {
+    "invalid-request": "a `gpu_stack_*` variable has an invalid value; the message lists the valid ones",
+}
+WARNINGS = {
+    "request-interpreted": "what a word such as `newest`, `no` or an empty value was taken for",
+}
+
+
+def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | None = None) -> Plan:
+    """Return the plan for a probe and a request's plain data; raises PlanInputError where one cannot be read.
+
+    Invalid values of the request are problems of the plan, so that they are reported with all others.
+    """
+    read = Request.read(request)
+    wrong = read.errors
+    if unknown_names := [why for name, why in wrong.items() if name not in vars(read.request)]:
+        raise PlanInputError("; ".join(unknown_names))
+    plan = plan_for_reading(catalog or load_catalog(), read, host_from_probe(probe))
+    invalid = [Problem("invalid-request", why, f"correct gpu_stack_{name}") for name, why in wrong.items()]
+    return dataclasses.replace(plan, problems=(*invalid, *plan.problems))
+
+
+def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
+    """Return the plan for a request as it was understood, which keeps what fits of a verified configuration.
+
+    It says what limits each version, and what was interpreted.
+    """
+    catalog = of_architecture(catalog, host.architecture)
+    once = functools.partial(plan_once, catalog)
+    kept = keeping.keep(CHOICES, catalog, read.request, host, once)
+    plan = resolve(catalog, kept.request, kept.host, functools.partial(_plan_kept, catalog, once))
+    plan = keeping.explained(CHOICES, kept, with_limits(catalog, plan, kept.host, kept), catalog)
+    notes = [PlanWarning("request-interpreted", note) for note in read.notes.values()]
+    return dataclasses.replace(plan, warnings=(*notes, *plan.warnings))
+
+
+def _plan_kept(catalog: Catalog, once: Attempt, request: Request, host: Host) -> Plan:
+    """Return the plan that a host would get for another request, without remedies and limits."""
+    kept = keeping.keep(CHOICES, catalog, request, host, once)
+    return dataclasses.replace(once(kept.request, kept.host), request=request)
+
+
+def resolve(catalog: Catalog, request: Request, host: Host, attempt: Attempt | None = None) -> Plan:
+    """Return the newest consistent set for a host, or all problems with remedies that were planned.
+
+    What is there does not count; see plan_for_reading. attempt: plans a remedy, as if nothing were there by default.
+    """
+    catalog = of_architecture(catalog, host.architecture)
+    plan = plan_once(catalog, request, host)
+    # The remedy for a foreign driver, a hold or another processor is no change of the request or distribution.
+    if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
+        return plan
+    final = (*foreign_drivers.PROBLEMS, holds.CODE, ARM_ONLY, frameworks.CPU_LACKS)
+    if any(problem.code in final for problem in plan.problems):
+        return plan
+    attempt = attempt or functools.partial(plan_once, catalog)
+    attempts = fallback.attempts(plan.request, attempt)
+    unlocked = functools.partial(plan_once, with_every_lock(catalog))
+    remedies = find_remedies(CHOICES, catalog, plan, host, attempts, unlocked)
+    if not remedies:
+        return plan
+    text = "; or ".join(remedy.text for remedy in remedies)
+    problems = tuple(dataclasses.replace(p, remedy=text) for p in plan.problems)
+    return dataclasses.replace(plan, problems=problems, remedies=remedies)
+
+
+def with_limits(catalog: Catalog, plan: Plan, host: Host, kept: keeping.Kept | None = None) -> Plan:
+    """Return a plan with reasons that say what limits each version, which takes about twenty more plans.
+
+    What is kept needs no such reason, and limits the rest.
+    """
+    if not plan.ok:
+        return plan
+    parts = kept.parts if kept else ()
+    freed = {part.names[0]: kept.freed(part) for part in parts} if kept else {}
+    asked = kept.asked[1] if kept else host
+    reasons = explain_limits(CHOICES, catalog, plan, host, functools.partial(_answer, catalog), freed, asked)
+    return dataclasses.replace(plan, reasons=reasons)
+
+
+def _answer(catalog: Catalog, scenario: Scenario) -> Plan:
+    known = with_every_lock(catalog) if LOCKS in scenario.relaxed else catalog
+    return plan_once(known, scenario.request, scenario.host, scenario.relaxed - {LOCKS})
+
+
+@functools.lru_cache(maxsize=4)
+def with_every_lock(catalog: Catalog) -> Catalog:
+    """Return a catalog by which a plan may name a lock that does not exist."""
+    return dataclasses.replace(catalog, locks=None)
+
+
+def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str] = frozenset()) -> Plan:
+    """Return a plan without remedies and limits, as if nothing were there. `latest` is `auto` here.
+
+    Where no TensorFlow works and none is asked for, it has PyTorch alone. relaxed: see ResolveContext, and `gpu NAME`:
+    this kind of GPU.
+    """
+    request, catalog = request.newest(), of_architecture(catalog, host.architecture)
+    return fallback.plan(
+        request,
+        lambda asked: plan_around_holds(catalog, asked, host, relaxed),
+        lambda plan: tensorflow_candidates(ResolveContext(catalog, host, request, plan.gpus, relaxed)),
+    )

@@ -1,0 +1,233 @@
+"""What the resolver decides about: candidates with facts, rules over facts, preferences, and a choice for a component.
+
+Runs on the controller; pure data. A module of components/ fills in a `Choice`; components/registry.py lists them. The
+search, limits, remedies, keeping and explanations work on these records, and know no component.
+
+A fact is text, and its name begins with that of its component: `driver.version`, `cuda.needs_driver`. What is absent or
+stays is a candidate, too, and may have facts. A rule says whose facts it reads; it is inactive while one is missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import (
+    Constraint,
+    KeptTrial,
+    Part,
+    Repair,
+    Situation,
+)
+
+Facts = Mapping[str, str]
+NONE = "none"  # the version of a component that is known to be absent, where others depend on that
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """What a component may be: installed, kept as it is, or absent.
+
+    component: what to install; problems: its own, on this host; because: why it is kept or absent, empty where that
+    needs no reason.
+    """
+
+    kind: Literal["install", "keep", "absent"]
+    facts: Facts = dataclasses.field(default_factory=dict, hash=False)
+    component: Any = None
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[PlanWarning, ...] = ()
+    because: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A requirement of the choice that it is listed with.
+
+    name: what limits call it, and by which it is left out. reads: facts, of which none may be missing. problems: of
+    facts that break it. conflict: returns the problems where each candidate of another choice breaks it, from the facts
+    that are decided and those candidates; without it, they are those of the first ones.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    is_met: Callable[[Facts], bool]
+    problems: Callable[[Facts], Sequence[Problem]]
+    conflict: Callable[[Facts, Sequence[Candidate]], Sequence[Problem]] | None = None
+
+    def is_broken(self, facts: Facts) -> bool:
+        """Return whether facts break the rule; they do not while one that it reads is missing."""
+        return all(name in facts for name in self.reads) and not self.is_met(facts)
+
+    @functools.cached_property
+    def choices(self) -> frozenset[str]:
+        """The names of the choices whose facts it reads."""
+        return frozenset(name.partition(".")[0] for name in self.reads)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preference:
+    """A place in the order of preference.
+
+    what is best has the largest value. less: how much is taken away, by the name of a preference that can be left out;
+    of several the largest counts.
+    """
+
+    value: Callable[[Facts], Any] | None = None
+    less: Mapping[str, Callable[[Facts], int]] = dataclasses.field(default_factory=dict)
+
+    def of(self, facts: Facts, left_out: frozenset[str]) -> Any:
+        """Return the value of facts, without the preferences that are left out."""
+        if self.value:
+            return self.value(facts)
+        return -max((less(facts) for name, less in self.less.items() if name not in left_out), default=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluated:
+    """A candidate beside what is decided.
+
+    own: its problems that count; rules: those of its choice, of which the first that it breaks is told; others: those
+    of other choices; beside: the facts of what is decided.
+    """
+
+    candidate: Candidate
+    own: tuple[Problem, ...]
+    rules: Sequence[Rule]
+    others: Sequence[Rule]
+    beside: Facts
+
+    @functools.cached_property
+    def facts(self) -> Facts:
+        """Its facts, and those of what is decided."""
+        return {**self.beside, **self.candidate.facts}
+
+    @functools.cached_property
+    def broken(self) -> tuple[Rule, ...]:
+        """The rules that it breaks."""
+        own = next(((rule,) for rule in self.rules if rule.is_broken(self.facts)), ())
+        return (*own, *(rule for rule in self.others if rule.is_broken(self.facts)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing is against it."""
+        return not self.own and not self.broken
+
+    @property
+    def unmet(self) -> tuple[Problem, ...]:
+        """The problems of the rules that it breaks."""
+        return tuple(problem for rule in self.broken for problem in rule.problems(self.facts))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """All of its problems."""
+        return (*self.own, *self.unmet)
+
+
+@dataclasses.dataclass(frozen=True)
+class BesideHolds:
+    """The candidates that leave packages on hold as they are; problem: where none does; because: the reason, if any."""
+
+    fitting: Sequence[Evaluated]
+    problem: Problem | None = None
+    because: str = ""
+
+
+def _none(_argument: Any) -> tuple[Any, ...]:
+    return ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the resolver knows about a component.
+
+    after: the choices whose facts its candidates depend on; candidates: those that the request allows, the best first,
+    from the context and these facts; alike: of candidates with the same key the best serves all that the others do.
+    known: the versions that exist, on a host; published: those of the catalog; series: how many parts of a version name
+    a series. rules, preferences: see there; a row of the registry has the preferences of its last choice, and without
+    any, the order of the candidates counts.
+    optional: at auto it is left out where nothing fits; serves: what it would have to fit then, for messages; absent:
+    its facts then.
+    held: those of the held packages that decide it, from catalog, host and the versions of these; around_holds: which
+    candidates keep the packages on hold, from the context, the evaluated candidates and the facts.
+    options: the other fields of the request that belong to it, with the attributes of its component that they decide.
+    check: adds the problems that it has whatever is chosen; explain: adds the reason for a chosen candidate, and
+    warnings; complete: returns the component that is planned, with what depends on the host; marked: the GPUs,
+    those marked that it does not use.
+    alone: what serves one GPU of a mixed host, for a message; mixed: the problem of GPUs that nothing can serve
+    together; archive: what the distribution's archive offers; lacks: what the catalog has no entry of.
+    listed: the versions that there are on a host, where those that are known are more; pins: the request that keeps
+    what it depends on while its limits are found; constraints: what else limits it. limits_nothing: the versions of the
+    others are found without it.
+    pythons: those that it has wheels for; version_options: of its options those that are versions, with what there is;
+    limited_by_request: fields of the others may limit it. leave_out: what a remedy may leave out with it; repairs: its
+    own remedies.
+    leading: its newest version does not depend on what stays beside it. stays: what may stay of it, from what it is in
+    the verified configuration (`of_verified`), several ways to keep it being alternatives; stays_out: whether the
+    verified configuration was to be without it; misfit: why it cannot stay as it is; explain_kept: returns the plan of
+    what stays with what is to be said of it.
+    """
+
+    name: str
+    candidates: Callable[[ResolveContext, Facts], Sequence[Candidate]]
+    known: Callable[[ResolveContext], list[str]]
+    published: Callable[[Catalog], list[str]]
+    after: tuple[str, ...] = ()
+    alike: Callable[[Facts], Any] | None = None
+    series: int = 2
+    rules: Callable[[ResolveContext], Sequence[Rule]] = _none
+    preferences: Callable[[ResolveContext], Sequence[Preference]] = _none
+    optional: bool = False
+    serves: Callable[[Facts], str] = lambda _facts: "this host"
+    absent: Facts = dataclasses.field(default_factory=dict)
+    held: Callable[[Catalog, Host, Mapping[str, str]], dict[str, str]] | None = None
+    around_holds: Callable[[ResolveContext, Sequence[Evaluated], Facts], BesideHolds] | None = None
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    check: Callable[[ResolveContext, Findings], None] | None = None
+    explain: Callable[[ResolveContext, Candidate, Facts, Findings], None] | None = None
+    complete: Callable[[ResolveContext, Any, Findings], Any] | None = None
+    marked: Callable[[Catalog, tuple[Gpu, ...], Findings], tuple[Gpu, ...]] | None = None
+    alone: Callable[[ResolveContext, Gpu], str] | None = None
+    mixed: Callable[[ResolveContext], Problem | None] | None = None
+    archive: Callable[[ResolveContext], list[str]] | None = None
+    lacks: Callable[[ResolveContext], str] = lambda _context: ""
+    listed: Callable[[ResolveContext], list[str]] | None = None
+    pins: Callable[[Plan], Mapping[str, str]] = lambda _plan: {}
+    constraints: Callable[[Situation], Sequence[Constraint]] = _none
+    limits_nothing: bool = False
+    pythons: Callable[[Catalog], Iterable[str]] = _none
+    version_options: Mapping[str, Callable[[Catalog], list[str]]] = dataclasses.field(default_factory=dict)
+    leave_out: tuple[tuple[str, ...], ...] = ()
+    limited_by_request: bool = False
+    repairs: tuple[Repair, ...] = ()
+    leading: bool = False
+    stays: Callable[[ResolveContext, Sequence[Part]], Sequence[Part]] | None = None
+    stays_out: Callable[[Present], bool] = lambda _present: False
+    misfit: Callable[[KeptTrial], str | None] | None = None
+    explain_kept: Callable[[KeptTrial], Plan] | None = None
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the request says where its packages come from."""
+        return f"{self.name}_source" in self.options
+
+    @property
+    def label(self) -> str:
+        """The name in messages."""
+        return LABELS[self.name]
+
+
+Choices = Sequence[Choice]
+
+
+def by_name(choices: Choices) -> dict[str, Choice]:
+    """Return the choices by name."""
+    return {choice.name: choice for choice in choices}

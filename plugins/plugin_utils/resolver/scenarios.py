@@ -1,0 +1,151 @@
+"""What a plan would be for: another request, another host, or as if something did not count.
+
+Runs on the controller; pure data. Limits relax one constraint at a time and plan again; remedies try changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, full_version
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan, Remedy
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+
+LOCKS = "locks"  # in Scenario.relaxed: as if every lock existed
+Attempt = Callable[[Request, Host], Plan]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """What a plan would be for; relaxed: what is disregarded, see ResolveContext, and LOCKS."""
+
+    request: Request
+    host: Host
+    relaxed: frozenset[str] = frozenset()
+
+    def without(self, *what: str) -> Scenario:
+        """Return the scenario with more to disregard."""
+        return dataclasses.replace(self, relaxed=self.relaxed.union(what))
+
+    def on(self, **changes: Any) -> Scenario:
+        """Return the scenario for another host."""
+        return dataclasses.replace(self, host=dataclasses.replace(self.host, **changes))
+
+    def asking(self, **changes: str) -> Scenario:
+        """Return the scenario with another request."""
+        return dataclasses.replace(self, request=dataclasses.replace(self.request, **changes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraint:
+    """One constraint; by: its stable name; relax: takes it away.
+
+    text: of a message, which follows a version; it may depend on the plan without the constraint. last: it is named
+    after those of the host.
+    """
+
+    by: str
+    relax: Callable[[Scenario], Scenario]
+    text: str | Callable[[Plan], str]
+    last: bool = False
+
+    def said(self, made: Plan) -> str:
+        """Return the text for the plan without the constraint."""
+        return self.text if isinstance(self.text, str) else self.text(made)
+
+
+@dataclasses.dataclass(frozen=True)
+class Situation:
+    """The plan whose limits are looked for; pinned: the request that keeps what is not to change meanwhile."""
+
+    catalog: Catalog
+    plan: Plan
+    host: Host
+    pinned: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A plan with problems, and what may be tried instead."""
+
+    catalog: Catalog
+    plan: Plan
+    request: Request
+    host: Host
+    attempt: Attempt
+
+    def changed(self, request: Request) -> dict[str, str]:
+        """Return what another request changes, by field."""
+        before = self.plan.request
+        fields = (field.name for field in dataclasses.fields(Request))
+        return {name: getattr(request, name) for name in fields if getattr(before, name) != getattr(request, name)}
+
+    def remedy(self, request: Request) -> Remedy:
+        """Return the remedy that consists of another request."""
+        changes = self.changed(request)
+        return Remedy(f"{settings(changes)} ({outcome(self.attempt(request, self.host))})", changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Repair:
+    """A remedy for a problem; code: of the problem; find: yields what gives a plan. last: after those of the host."""
+
+    code: str
+    find: Callable[[Trial], Iterator[Remedy]]
+    last: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What stays or is planned anew as a whole.
+
+    names: the components; version: of the first one; asks: the request that keeps it; packages: what it consists of;
+    stays: an installed driver that is not managed. of_others: others installed it.
+    """
+
+    names: tuple[str, ...]
+    version: str
+    asks: Mapping[str, str]
+    packages: tuple[Package, ...] = ()
+    stays: KeptDriver | None = None
+    of_others: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptTrial:
+    """A plan that keeps some parts; parts: these, by component; host: with them.
+
+    asked: the user's request and host; newest: the plan that keeps nothing.
+    """
+
+    catalog: Catalog
+    plan: Plan
+    parts: Mapping[str, Part]
+    request: Request
+    host: Host
+    asked: tuple[Request, Host]
+    newest: Plan | None
+
+
+def settings(changes: Mapping[str, str]) -> str:
+    """Return what to set, with quotes where YAML would drop a zero."""
+    quoted = {
+        name: f'"{value}"' if re.fullmatch(r"\d+\.\d*[1-9]0+", value) else value for name, value in changes.items()
+    }
+    return "set " + " and ".join(f"gpu_stack_{name}={value}" for name, value in quoted.items())
+
+
+def outcome(plan: Plan) -> str:
+    """Return in short what a plan installs."""
+    parts = []
+    for name, label in LABELS.items():
+        component = plan.components.get(name)
+        if component is not None:
+            parts.append(f"{label} {full_version(component)}")
+    return "gives " + ", ".join(parts) if parts else "installs nothing"
