@@ -14,7 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, package_transaction, rollback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
@@ -38,7 +38,7 @@ def reason_against_rollback(results: Any) -> str | None:
 
 def training_refusal(plan: Any, requested: str | None = None) -> str:
     """Return why the requested framework cannot be used, or nothing; takes gpu_stack_plan."""
-    return training.training_refusal(Plan.from_json(plan), requested)
+    return training.training_refusal(plan_from_json(plan), requested)
 
 
 def trainings(results: Any) -> dict[str, Any]:

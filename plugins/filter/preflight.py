@@ -10,7 +10,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import run_results
@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import 
 def preflight_refusal(plan: Any, findings: Any) -> str:
     """Return all problems of a host for a terminal, with remedies; takes gpu_stack_plan and gpu_stack_preflight."""
     try:
-        of_plan = Plan.from_json(plan).problems
+        of_plan = plan_from_json(plan).problems
         of_host = records.from_json(Preflight, findings, "gpu_stack_preflight").problems
     except ValueError as error:
         raise AnsibleFilterError(f"gpuhost.stack.preflight_refusal: {error}") from error

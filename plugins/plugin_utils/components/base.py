@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
@@ -29,7 +29,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     Components,
     FrameworkComponent,
     PackagedComponent,
-    all_packages,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -43,7 +42,8 @@ PlannedEnvironment = TypeVar("PlannedEnvironment", bound=FrameworkComponent)
 class Part(Generic[Planned]):
     """A component on a host.
 
-    name: in requests, plans and evidence; label: in messages; role: what installs it. follows_host: fields of the plan
+    name: in requests, plans and evidence; label: in messages; record: of what is planned;
+    role: what installs it. follows_host: fields of the plan
     with packages that it compiles with, which follow the host and not the request. role_fields: fields that the role
     has variables for, which users must not set to another value. build_variables: those with the packages that it
     compiles with. findings: of `check`. in_kernel: the loaded version is that of a kernel module. in_summary: the
@@ -52,6 +52,7 @@ class Part(Generic[Planned]):
 
     name: ClassVar[str]
     label: ClassVar[str]
+    record: ClassVar[type[Component]]
     role: ClassVar[str]
     follows_host: ClassVar[tuple[str, ...]] = ()
     role_fields: ClassVar[tuple[str, ...]] = ()
@@ -62,8 +63,7 @@ class Part(Generic[Planned]):
 
     def planned(self, components: Components) -> Planned | None:
         """Return the component of a plan; None where it is left out."""
-        found: Planned | None = getattr(components, self.name)
-        return found
+        return cast("Planned | None", components.get(self.name))
 
     def installed(self, planned: Planned | None, probe: Probe, catalog: Catalog) -> str | None:
         """Return the version that is on the host, whether it is the planned one or not; None without one."""
@@ -140,7 +140,7 @@ class PackagedPart(Part[PlannedPackages]):
     def change(self, row: ComponentChange, plan: Plan, probe: Probe, removal: Removal) -> ComponentChange:
         """Return the change that follows from the component's packages."""
         planned = self.planned(plan.components)
-        wanted = all_packages(planned) if planned else ()
+        wanted = planned.all_packages if planned else ()
         packages = package_changes(wanted, probe.present_packages, removal.packages)
         note = self.note(plan, probe, removal)
         return dataclasses.replace(row, action=self._action(row, strongest(packages)), note=note, packages=packages)

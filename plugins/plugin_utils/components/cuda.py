@@ -397,7 +397,7 @@ def _alone(context: ResolveContext, gpu: Gpu) -> str:
 
 def pins(plan: Plan) -> dict[str, str]:
     """Return the request for the toolkit of a plan."""
-    cuda = plan.components.cuda
+    cuda = CudaComponent.of(plan.components)
     return {"cuda": cuda.release, "cuda_source": cuda.source} if cuda else {}
 
 
@@ -466,6 +466,7 @@ class Cuda(PackagedPart[CudaComponent]):
 
     name = "cuda"
     label = "CUDA toolkit"
+    record = CudaComponent
     role = "cuda_toolkit"
     role_fields = ("home",)
     side_by_side = True

@@ -15,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import li
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange, Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.gpu_support import covers, supported
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LibraryComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent, LibraryComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -233,12 +233,13 @@ class Cudnn(PackagedPart[LibraryComponent]):
 
     name = "cudnn"
     label = "cuDNN"
+    record = LibraryComponent
     role = "cudnn"
     in_summary = False
 
     def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
         """Return the packages of cuDNN for another CUDA major: its libraries have the paths of the planned ones."""
-        planned, cuda = self.planned(plan.components), plan.components.cuda
+        planned, cuda = self.planned(plan.components), CudaComponent.of(plan.components)
         if planned is None or cuda is None:
             return Removal()
         number = versions.major(planned.version)

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, LibraryComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    LABELS,
+    CudaComponent,
+    DriverComponent,
+    LibraryComponent,
+    TensorflowComponent,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -103,7 +109,8 @@ def explain(name: str) -> Callable[[ResolveContext, Candidate, Facts, Findings],
 def pins(plan: Plan) -> dict[str, str]:
     """Return the request for what a library depends on: the driver, the toolkit and the TensorFlow of a plan."""
     components = plan.components
-    driver, cuda, tensorflow = components.driver, components.cuda, components.tensorflow
+    driver, cuda = DriverComponent.of(components), CudaComponent.of(components)
+    tensorflow = TensorflowComponent.of(components)
     return {
         **({"driver": driver.version, "driver_source": driver.source} if driver else {}),
         **({"tensorflow": tensorflow.version} if tensorflow else {}),
@@ -113,7 +120,7 @@ def pins(plan: Plan) -> dict[str, str]:
 
 def constraints(situation: Situation) -> list[Constraint]:
     """Return what limits a library: the toolkit, and the TensorFlow that loads it."""
-    cuda, tensorflow = situation.plan.components.cuda, situation.plan.components.tensorflow
+    cuda, tensorflow = CudaComponent.of(situation.plan.components), TensorflowComponent.of(situation.plan.components)
     found = []
     if cuda:
         text = f"for another CUDA than {cuda.version}"

@@ -195,6 +195,7 @@ class Nccl(PackagedPart[LibraryComponent]):
 
     name = "nccl"
     label = "NCCL"
+    record = LibraryComponent
     role = "nccl"
     in_summary = False
 

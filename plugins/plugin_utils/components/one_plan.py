@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, foreign_drivers
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, ROWS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, NOTHING, ROWS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
@@ -56,7 +56,7 @@ def plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: f
 def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
     findings = Findings()
     if foreign_drivers.check_foreign_drivers(catalog, host, request, findings):
-        return _plan(host, request, (), Components(), None, findings)
+        return _plan(host, request, (), NOTHING, None, findings)
     gpus = identify_gpus(catalog, host, findings)
     check_gpu_count(request, host, gpus, findings)
     if host.distribution not in catalog.distros:
@@ -66,13 +66,13 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
             f"{architectures.where_supported(catalog)}",
             "use one of those",
         )
-        return _plan(host, request, gpus, Components(), None, findings)
+        return _plan(host, request, gpus, NOTHING, None, findings)
     if check_processors(catalog, host, findings):
-        return _plan(host, request, gpus, Components(), None, findings)
+        return _plan(host, request, gpus, NOTHING, None, findings)
     limiting = tuple(gpu for gpu in gpus if f"gpu {gpu.name}" not in relaxed)
     context = ResolveContext(catalog, host, limit(request, host, findings), limiting, relaxed)
     if architectures.check(context, CHOICES, findings):
-        return _plan(host, request, gpus, Components(), None, findings)
+        return _plan(host, request, gpus, NOTHING, None, findings)
     if host.offers is None and request.scope == "host":
         why = f": {host.offers_error}" if host.offers_error else ""
         findings.warn(
@@ -84,7 +84,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
     for choice in CHOICES:
         if choice.complete and choice.name in planned:
             planned[choice.name] = choice.complete(context, planned[choice.name], findings)
-    components = Components(**planned)
+    components = NOTHING.but(**planned)
     check_frameworks(request, components, findings)
     for choice in CHOICES:
         if choice.marked and choice.name in planned:

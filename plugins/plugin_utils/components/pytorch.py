@@ -19,7 +19,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base impo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cuda import minimum_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.gpu_support import covers, supported
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PytorchComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    PytorchComponent,
+    TensorflowComponent,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -232,7 +235,7 @@ def _lacks(context: ResolveContext) -> str:
 def _pins(plan: Plan) -> dict[str, str]:
     """Return the request for what it depends on: the driver, and whether TensorFlow is there."""
     pinned = driver.pins(plan) | tensorflow.pins(plan)
-    if plan.components.tensorflow is None:
+    if TensorflowComponent.of(plan.components) is None:
         pinned |= {"tensorflow": "none", "pytorch": plan.request.pytorch.replace("fallback", "auto")}
     return pinned
 
@@ -285,6 +288,7 @@ class Pytorch(EnvironmentPart[PytorchComponent]):
 
     name = PYTORCH.name
     label = PYTORCH.label
+    record = PytorchComponent
     role = "pytorch_env"
     training = "smoke training with PyTorch"
     training_file = PYTORCH.training_file

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    Components,
+    CudaComponent,
+    DriverComponent,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 
 
@@ -17,11 +21,11 @@ def of_plan(context: ResolveContext, components: Components) -> dict[str, str] |
     A plan needs it to install from, or to block its driver packages: where the host already reads it and the driver is
     the distribution's.
     """
-    origins = [part.source if part else None for part in (components.driver, components.cuda)]
+    origins = [part.source if part else None for part in (DriverComponent.of(components), CudaComponent.of(components))]
     kept = driver_sets.kept(context)
     is_distros = origins[0] == "distro" or (kept is not None and kept.source == "distro")
     to_block = context.host.repository_configured and is_distros
-    if not ("nvidia" in origins or components.cudnn or components.nccl or to_block):
+    if not ("nvidia" in origins or components.get("cudnn") or components.get("nccl") or to_block):
         return None
     request = context.request
     base = None if request.repository_url == "auto" else request.repository_url

@@ -401,11 +401,12 @@ def _lacks(context: ResolveContext) -> str:
 
 def pins(plan: Plan) -> dict[str, str]:
     """Return the request for the TensorFlow of a plan."""
-    return {"tensorflow": plan.components.tensorflow.version} if plan.components.tensorflow else {}
+    planned = TensorflowComponent.of(plan.components)
+    return {"tensorflow": planned.version} if planned else {}
 
 
 def _constraints(situation: Situation) -> list[Constraint]:
-    planned = situation.plan.components.tensorflow
+    planned = TensorflowComponent.of(situation.plan.components)
     if planned is None or situation.plan.request.tensorflow != "auto":
         return []
     text = f"without TensorFlow {planned.version}"
@@ -461,6 +462,7 @@ class Tensorflow(EnvironmentPart[TensorflowComponent]):
 
     name = TENSORFLOW.name
     label = TENSORFLOW.label
+    record = TensorflowComponent
     role = "tensorflow_env"
     training = "smoke training"
     training_file = TENSORFLOW.training_file

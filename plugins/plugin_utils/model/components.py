@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Self
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
@@ -22,8 +23,48 @@ FRAMEWORKS = tuple(framework.name for framework in frameworks.FRAMEWORKS)
 TRAINING_FILES = {framework.name: framework.training_file for framework in frameworks.FRAMEWORKS}
 
 
+class Component:
+    """What is planned of a component: a frozen dataclass of its module, and in JSON an object with its fields.
+
+    name: of the one component that has such a record.
+    """
+
+    name: ClassVar[str] = ""
+    version: str
+
+    @classmethod
+    def of(cls, components: Components) -> Self | None:
+        """Return the planned component that has this record; None where it is left out."""
+        found = components.get(cls.name)
+        return found if isinstance(found, cls) else None
+
+    @property
+    def full_version(self) -> str:
+        """The version to show."""
+        return self.version
+
+
+class PackagedComponent(Component):
+    """A component that consists of packages."""
+
+    packages: tuple[Package, ...]
+
+    @property
+    def all_packages(self) -> tuple[Package, ...]:
+        """All packages, those that pin its versions first."""
+        return self.packages
+
+
+class FrameworkComponent(Component):
+    """A framework in an environment of its own. lock: the name of the file with its wheels."""
+
+    python: str
+    requirements: tuple[str, ...]
+    lock: str
+
+
 @dataclasses.dataclass(frozen=True)
-class DriverComponent:
+class DriverComponent(PackagedComponent):
     """The driver to install.
 
     kernel_modules: `open` or `proprietary`; source: `nvidia` (its repository) or `distro`; apt_components: sections of
@@ -35,6 +76,7 @@ class DriverComponent:
     where none are built.
     """
 
+    name: ClassVar[str] = "driver"
     version: str
     branch: str
     kernel_modules: str
@@ -51,15 +93,21 @@ class DriverComponent:
     kernel_tools: tuple[str, ...] = ()
 
     @property
+    def all_packages(self) -> tuple[Package, ...]:
+        """All packages, those that pin its versions first."""
+        return (*self.pinning_packages, *self.packages)
+
+    @property
     def build_packages(self) -> tuple[str, ...]:
         """The packages that the kernel modules are built with. They follow the host's kernels, not the request."""
         return (*self.kernel_headers, *self.kernel_compilers, *self.kernel_tools)
 
 
 @dataclasses.dataclass(frozen=True)
-class CudaComponent:
+class CudaComponent(PackagedComponent):
     """The CUDA toolkit to install: `version` is the series (13.2), `release` the whole number (13.2.1)."""
 
+    name: ClassVar[str] = "cuda"
     version: str
     release: str
     source: str
@@ -68,9 +116,14 @@ class CudaComponent:
     host_compilers: tuple[str, ...]
     apt_components: tuple[str, ...]
 
+    @property
+    def full_version(self) -> str:
+        """The whole release."""
+        return self.release
+
 
 @dataclasses.dataclass(frozen=True)
-class LibraryComponent:
+class LibraryComponent(PackagedComponent):
     """cuDNN or NCCL to install."""
 
     version: str
@@ -78,9 +131,10 @@ class LibraryComponent:
 
 
 @dataclasses.dataclass(frozen=True)
-class TensorflowComponent:
+class TensorflowComponent(FrameworkComponent):
     """The TensorFlow environment to create; cuda_libraries: from the `wheel` or from the `system`."""
 
+    name: ClassVar[str] = "tensorflow"
     version: str
     python: str
     cuda_libraries: str
@@ -89,7 +143,7 @@ class TensorflowComponent:
 
 
 @dataclasses.dataclass(frozen=True)
-class PytorchComponent:
+class PytorchComponent(FrameworkComponent):
     """The PyTorch environment to create.
 
     cuda: the CUDA release that its wheel was built for; index: PyTorch's own package index, empty where PyPI has it.
@@ -97,6 +151,7 @@ class PytorchComponent:
     compiles nothing, no headers where the archive has none of its Python.
     """
 
+    name: ClassVar[str] = "pytorch"
     version: str
     python: str
     cuda: str
@@ -112,43 +167,33 @@ class PytorchComponent:
         return (*self.compiler_packages, *self.header_packages)
 
 
-PackagedComponent = DriverComponent | CudaComponent | LibraryComponent
-FrameworkComponent = TensorflowComponent | PytorchComponent
-Component = PackagedComponent | FrameworkComponent
+class Components(Mapping[str, Component | None]):
+    """What is planned of each component, by name in the order of tables; None where one is left out."""
 
+    def __init__(self, planned: Mapping[str, Component | None] | None = None) -> None:
+        self._planned = dict(planned or {})
 
-@dataclasses.dataclass(frozen=True)
-class Components:
-    """The planned components; None where one is left out."""
+    def __getitem__(self, name: str) -> Component | None:
+        return self._planned[name]
 
-    driver: DriverComponent | None = None
-    cuda: CudaComponent | None = None
-    cudnn: LibraryComponent | None = None
-    nccl: LibraryComponent | None = None
-    tensorflow: TensorflowComponent | None = None
-    pytorch: PytorchComponent | None = None
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._planned)
 
-    def get(self, name: str) -> Component | None:
-        """Return a component by its name, one of COMPONENTS."""
-        component: Component | None = getattr(self, name)
-        return component
+    def __len__(self) -> int:
+        return len(self._planned)
+
+    def __repr__(self) -> str:
+        return f"Components({self._planned!r})"
+
+    def but(self, **changes: Component | None) -> Components:
+        """Return them with others in place of some."""
+        return Components({**self._planned, **changes})
 
     def packaged(self) -> Iterator[PackagedComponent]:
         """Yield the planned components that consist of packages."""
-        yield from (part for part in (self.driver, self.cuda, self.cudnn, self.nccl) if part is not None)
+        return (component for component in self.values() if isinstance(component, PackagedComponent))
 
     def framework(self, name: str) -> FrameworkComponent | None:
-        """Return a framework's component by its name, one of FRAMEWORKS."""
-        component: FrameworkComponent | None = getattr(self, name)
-        return component
-
-
-def full_version(component: Component) -> str:
-    """Return the version to show: of CUDA the whole release, not the series."""
-    return component.release if isinstance(component, CudaComponent) else component.version
-
-
-def all_packages(component: PackagedComponent) -> tuple[Package, ...]:
-    """Return all packages of a component, those that pin its versions first."""
-    pinning = component.pinning_packages if isinstance(component, DriverComponent) else ()
-    return (*pinning, *component.packages)
+        """Return a framework's component by its name."""
+        component = self.get(name)
+        return component if isinstance(component, FrameworkComponent) else None

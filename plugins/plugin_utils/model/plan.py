@@ -8,9 +8,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    Components,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Component, Components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 
@@ -84,7 +82,7 @@ class Plan:
     distribution: str
     request: Request
     gpus: tuple[Gpu, ...]
-    components: Components
+    components: Components = dataclasses.field(default_factory=Components)
     kept_driver: KeptDriver | None = None
     repository: Mapping[str, str] | None = None
     reasons: tuple[Reason, ...]
@@ -93,10 +91,15 @@ class Plan:
     remedies: tuple[Remedy, ...] = ()
 
     @classmethod
-    def from_json(cls, data: Any) -> Plan:
-        """Read the fact gpu_stack_plan; raises PlanInputError with the path of a wrong field and what was expected."""
+    def from_json(cls, data: Any, kinds: Mapping[str, type[Component]]) -> Plan:
+        """Read the fact gpu_stack_plan; kinds: the records of the components by name.
+
+        Raises PlanInputError with the path of a wrong field and what was expected.
+        """
         try:
-            return records.from_json(cls, data, "gpu_stack_plan")
+            bare = {**data, "components": None} if isinstance(data, Mapping) else data
+            plan = records.from_json(cls, bare, "gpu_stack_plan")
+            return dataclasses.replace(plan, components=_components(data.get("components"), kinds))
         except records.RecordError as error:
             raise PlanInputError(f"{error}; run playbooks/gpu_host.yml, which makes a plan of this release") from error
 
@@ -113,3 +116,17 @@ class Plan:
             for gpu in self.gpus
         ]
         return {"schema": SCHEMA, "ok": self.ok, **to_json(self), "gpus": gpus}
+
+
+def _components(data: Any, kinds: Mapping[str, type[Component]]) -> Components:
+    """Read the components of a plan; raises records.RecordError."""
+    path = "gpu_stack_plan.components"
+    if not isinstance(data, Mapping):
+        raise records.RecordError("missing" if data is None else f"expected an object, found {data!r:.80}", path)
+    planned = {name: data.get(name) for name in kinds}
+    return Components(
+        {
+            name: None if entry is None else records.from_json(kinds[name], entry, f"{path}.{name}")
+            for name, entry in planned.items()
+        }
+    )

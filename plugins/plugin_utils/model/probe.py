@@ -138,15 +138,20 @@ class Probe(probe.Probe):
 
     @classmethod
     def from_json(cls, data: Any) -> Probe:
-        """Read the `probe` of gpuhost.stack.gpu_probe; raises records.RecordError with the path of a wrong field.
+        """Read the `probe` of gpuhost.stack.gpu_probe; raises records.RecordError with the path of a wrong field."""
+        return records.from_json(cls, cls.of_this_release(data), "probe")
 
-        Earlier releases named the environment of each framework, and what is in its way, in a field of its own.
+    @staticmethod
+    def of_this_release(data: Any) -> Any:
+        """Return the JSON of a probe as this release writes it.
+
+        Earlier ones named the environment of each framework, and what is in its way, in a field of its own.
         """
         if isinstance(data, Mapping) and "environments" not in data:
             for key, suffix in (("environments", ""), ("environments_in_the_way", "_in_the_way")):
                 values = {framework.name: data.get(f"{framework.name}{suffix}") for framework in FRAMEWORKS}
                 data = {**data, key: {name: value for name, value in values.items() if value is not None}}
-        return records.from_json(cls, data, "probe")
+        return data
 
     @property
     def present_packages(self) -> dict[str, ProbedPackage]:

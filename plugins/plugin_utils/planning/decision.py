@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -85,13 +86,14 @@ def decide(
     extended = extra_locks or {}
     own_locks = {name: str(each.path) for name, each in extended.items()}
     facts["gpu_stack_lock_files"] = {**_locks_of(plan, folder or ""), **own_locks}
-    values = role_variables(facts, KERNEL_PACKAGES) if plan.components.driver else dict.fromkeys(KERNEL_PACKAGES, ())
+    has_driver = DriverComponent.of(plan.components) is not None
+    values = role_variables(facts, KERNEL_PACKAGES) if has_driver else dict.fromkeys(KERNEL_PACKAGES, ())
     headers, compilers = (tuple(values[name]) for name in KERNEL_PACKAGES)
     extra = {name: ExtraPackages(each.digest, each.sizes) for name, each in extended.items()}
     factor = args.get("timeout_factor", 1.0)
     named = disk_space.variables(plan.components)
     written = role_variables(facts, named) if named else {}
-    persistence = role_variables(facts, (PERSISTENCE,)).get(PERSISTENCE, True) if plan.components.driver else True
+    persistence = role_variables(facts, (PERSISTENCE,)).get(PERSISTENCE, True) if has_driver else True
     options = Options(
         args["own_kernel"],
         headers,

@@ -18,7 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PACKAGED, PARTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components, DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -271,7 +271,8 @@ def _temporary_needs(changing: Collection[str], components: Components, probe: P
     sizes, jobs = load_sizes(), probe.kernel.build_jobs
     if any(part.name in changing for part in PACKAGED):
         yield Need(TEMPORARY, f"{words.NAME}'s verification of signatures", sizes.signatures_mib)
-    if "driver" in changing and components.driver and components.driver.module_source == "dkms":
+    driver = DriverComponent.of(components)
+    if "driver" in changing and driver and driver.module_source == "dkms":
         compilers = f"{jobs} compiler{'s' if jobs > 1 else ''} of kernel modules"
         yield Need(TEMPORARY, compilers, sizes.compiler_mib + (jobs - 1) * sizes.compiler_job_mib)
 

@@ -38,7 +38,7 @@ FINDINGS = (FABRIC_MANAGER_MISSING,)
 
 def check(plan: Plan, probe: Probe, diff: plan_diff.PlanDiff, findings: Findings) -> None:
     """Add the problem, with a remedy that has been planned."""
-    driver = plan.components.driver
+    driver = DriverComponent.of(plan.components)
     if driver is None or not _is_missing(plan, probe, diff):
         return
     found = ", ".join(f"{name} {version}" for name, version in _installed(probe).items()) or "is not installed"
@@ -57,7 +57,7 @@ def _is_missing(plan: Plan, probe: Probe, diff: plan_diff.PlanDiff) -> bool:
 
     A driver that gets further packages of its own version does not change.
     """
-    driver = plan.components.driver
+    driver = DriverComponent.of(plan.components)
     if driver is None or not probe.nvswitches or diff.of("driver").action == KEEP:
         return False
     manager = [versions.upstream(version) for version in _installed(probe).values()]

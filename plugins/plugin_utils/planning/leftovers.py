@@ -14,9 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PreferredSource, SourceEntry
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    all_packages,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent, DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -117,7 +115,7 @@ def _uninstallers(leftovers: list[Leftover], component: str) -> tuple[str, ...]:
 
 def _driver(plan: Plan, probe: Probe) -> Iterator[Leftover]:
     driver = probe.runfile.driver
-    if driver is None or plan.components.driver is None:
+    if driver is None or DriverComponent.of(plan.components) is None:
         return
     version = f" {driver.version}" if driver.version else ""
     message = (
@@ -140,7 +138,7 @@ def _driver(plan: Plan, probe: Probe) -> Iterator[Leftover]:
 
 
 def _toolkits(plan: Plan, probe: Probe) -> Iterator[Leftover]:
-    cuda = plan.components.cuda
+    cuda = CudaComponent.of(plan.components)
     for toolkit in probe.runfile.toolkits:
         message = f"CUDA {toolkit.version} was installed by NVIDIA's .run installer ({toolkit.uninstaller})"
         if cuda is None or cuda.version != toolkit.version or cuda.source != "nvidia":
@@ -205,13 +203,13 @@ def _is_rival(entry: SourceEntry, catalog: RepositoryFile) -> bool:
 
 def _planned(plan: Plan) -> dict[str, str | None]:
     """Return the planned packages with their versions, None where the archive decides."""
-    packages = (package for part in plan.components.packaged() for package in all_packages(part))
+    packages = (package for part in plan.components.packaged() for package in part.all_packages)
     return {package.name: package.version for package in packages}
 
 
 def _won(plan: Plan, source: PreferredSource) -> dict[str, str]:
     """Return the planned packages that apt would take from a source of others, with their versions there."""
-    planned, driver = _planned(plan), plan.components.driver
+    planned, driver = _planned(plan), DriverComponent.of(plan.components)
     of_driver = {package.name for package in driver.packages} if driver else set()
     won = {}
     for name, version in source.packages.items():

@@ -17,7 +17,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes i
     Removal,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import full_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers
@@ -77,7 +76,7 @@ def _component(part: Part[Any], plan: Plan, probe: Probe, removal: Removal, cata
         note = "the plan has problems" if is_undecided else "not managed, stays" if installed else ""
         row = ComponentChange(part.name, installed, None, UNDECIDED if is_undecided else KEEP, note)
         return part.unplanned(row, plan)
-    return part.change(ComponentChange(part.name, installed, full_version(planned)), plan, probe, removal)
+    return part.change(ComponentChange(part.name, installed, planned.full_version), plan, probe, removal)
 
 
 # In a terminal --------------------------------------------------------------------------------------------------

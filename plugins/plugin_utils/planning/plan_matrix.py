@@ -12,7 +12,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    Components,
+    CudaComponent,
+    DriverComponent,
+    PytorchComponent,
+    TensorflowComponent,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
@@ -91,15 +97,17 @@ def _cells(row: Row) -> list[str]:
     cells = [f"{row.generation} ({row.examples})"]
     if not row.plan.ok:
         return [*cells, "-", "-", "-", "-", f"none: {row.reason}", "-"]
-    cells.append(f"{parts.driver.branch} {parts.driver.kernel_modules}" if parts.driver else "-")
-    cells.append(parts.cuda.version + _archive(parts.cuda.source) if parts.cuda else "-")
-    cells += [versions.series(part.version, 3) if part else "-" for part in (parts.cudnn, parts.nccl)]
-    if parts.tensorflow:
-        limited = next((r for r in parts.tensorflow.requirements if "<=" in r), "")
+    driver, cuda = DriverComponent.of(parts), CudaComponent.of(parts)
+    tensorflow, pytorch = TensorflowComponent.of(parts), PytorchComponent.of(parts)
+    cells.append(f"{driver.branch} {driver.kernel_modules}" if driver else "-")
+    cells.append(cuda.version + _archive(cuda.source) if cuda else "-")
+    cells += [versions.series(part.version, 3) if part else "-" for part in (parts["cudnn"], parts["nccl"])]
+    if tensorflow:
+        limited = next((r for r in tensorflow.requirements if "<=" in r), "")
         note = f" (cuDNN wheel at most {limited.partition('<=')[2]})" if limited else ""
-        return [*cells, f"TensorFlow {parts.tensorflow.version}{note}", parts.tensorflow.python]
-    if parts.pytorch:
-        return [*cells, f"PyTorch {parts.pytorch.version}, CUDA {parts.pytorch.cuda}", parts.pytorch.python]
+        return [*cells, f"TensorFlow {tensorflow.version}{note}", tensorflow.python]
+    if pytorch:
+        return [*cells, f"PyTorch {pytorch.version}, CUDA {pytorch.cuda}", pytorch.python]
     return [*cells, f"none: {row.reason}" if row.reason else "-", "-"]
 
 
@@ -128,11 +136,11 @@ def support(catalog: Catalog) -> str:
         for distribution in catalog.distros:
             plan = found[f"{generation} {capability}", distribution].plan
             parts = plan.components if plan.ok else Components()
-            driver = parts.driver.branch if parts.driver else "-"
-            cuda = parts.cuda.version if parts.cuda else "-"
-            framework = parts.tensorflow.version if parts.tensorflow else "-"
-            if parts.pytorch:
-                framework = f"PyTorch {parts.pytorch.version}"
-            cells.append(f"{driver}/{cuda}/{framework}")
+            driver, cuda = DriverComponent.of(parts), CudaComponent.of(parts)
+            tensorflow, pytorch = TensorflowComponent.of(parts), PytorchComponent.of(parts)
+            framework = tensorflow.version if tensorflow else "-"
+            if pytorch:
+                framework = f"PyTorch {pytorch.version}"
+            cells.append(f"{driver.branch if driver else '-'}/{cuda.version if cuda else '-'}/{framework}")
         table.append(cells)
     return "\n".join(markdown_table(("driver/CUDA/TensorFlow", *catalog.distros), table)) + "\n"

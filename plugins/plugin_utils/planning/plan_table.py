@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import text_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import full_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 
@@ -58,7 +57,7 @@ def _rows(plan: Plan, changes: Mapping[str, Sequence[str]] | None, with_actions:
     rows: list[tuple[str, ...]] = [("COMPONENT", *versions, "FROM", "WHY")]
     for part in PARTS:
         component, reason = part.planned(plan.components), reasons.get(part.name)
-        version = full_version(component) if component else "-"
+        version = component.full_version if component else "-"
         # Where an archive decides the version, only the branch is planned, and the reason has what is known of it.
         cells: Sequence[str] = (reason.choice if reason and reason.choice.startswith(f"{version}.") else version,)
         if changes is not None:

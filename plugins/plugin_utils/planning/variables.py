@@ -26,7 +26,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     Components,
     CudaComponent,
     FrameworkComponent,
-    full_version,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import URL, Request, shown
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import (
@@ -262,7 +261,7 @@ def other_than_planned(values: Mapping[str, Any], components: Components) -> lis
         component, role = part.planned(components), part.role
         if component is None or values.keys() & {f"{role}_packages", f"{role}_lock"}:
             continue
-        planned, value = full_version(component), values.get(f"{role}_version")
+        planned, value = component.full_version, values.get(f"{role}_version")
         if value is not None and not _is_version(str(value), planned):
             mistakes.append(
                 f"{role}_version is {shown(value)}, and the plan has {part.label} {planned}; expected "
@@ -282,7 +281,7 @@ def other_than_planned(values: Mapping[str, Any], components: Components) -> lis
                 is_asked = option in of_request()
                 ask = f"{PREFIX}{option} to ask for it, without {variable}" if is_asked else f"no {variable}"
                 mistakes.append(f"{variable} is {shown(value)}, and the plan has {own}; expected {ask}")
-    return [*mistakes, *_where_shells_find_cuda(values, components.cuda)]
+    return [*mistakes, *_where_shells_find_cuda(values, CudaComponent.of(components))]
 
 
 def _where_shells_find_cuda(values: Mapping[str, Any], cuda: CudaComponent | None) -> list[str]:

@@ -203,7 +203,8 @@ class HostEvidence:
     def from_json(cls, data: Mapping[str, Any]) -> HostEvidence:
         """Read the evidence by name; raises records.RecordError with the path of a wrong field."""
         trainings = {name: data[file] for name, file in TRAINING_FILES.items() if data.get(file) is not None}
-        return records.from_json(cls, {**data, "trainings": trainings}, "evidence")
+        probes = {name: Probe.of_this_release(data.get(name)) for name in ("probe", "probe_after")}
+        return records.from_json(cls, {**data, **probes, "trainings": trainings}, "evidence")
 
     @property
     def newest_probe(self) -> Probe | None:

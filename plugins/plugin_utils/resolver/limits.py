@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import full_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Limit, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -71,7 +70,7 @@ def _explained(reason: Reason, plan: Plan, limits: tuple[Limit, ...] | None) -> 
     component = plan.components.get(reason.component)
     if component is None:
         return reason
-    wanted, version = getattr(plan.request, reason.component), full_version(component)
+    wanted, version = getattr(plan.request, reason.component), component.full_version
     heads = [f"requested ({wanted})"] if wanted not in ("auto", "fallback") else []
     if limits is None and not heads:
         heads = ["the newest release"]
@@ -172,7 +171,7 @@ def _limits(
 ) -> dict[str, tuple[Limit, ...]]:
     """Return the limits of those of some choices of which a newer version is known."""
     planned = {choice.name: situation.plan.components.get(choice.name) for choice in members}
-    chosen = {name: full_version(component) for name, component in planned.items() if component}
+    chosen = {name: component.full_version for name, component in planned.items() if component}
     listed = [choice for choice in members if choice.name in chosen]
     behind = [choice.name for choice in listed if _newer_is_known(situation, choice, chosen[choice.name])]
     found: dict[str, list[Limit]] = {name: [] for name in behind}
@@ -193,7 +192,7 @@ def _limits(
 def _newer(made: Plan, name: str, chosen: str) -> str | None:
     """Return the version of a component in a plan, if there is a plan and it is newer than the chosen one."""
     component = made.components.get(name) if made.ok else None
-    version = full_version(component) if component else chosen
+    version = component.full_version if component else chosen
     return version if is_newer(version, chosen) else None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, full_version
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
@@ -147,5 +147,5 @@ def outcome(plan: Plan) -> str:
     for name, label in LABELS.items():
         component = plan.components.get(name)
         if component is not None:
-            parts.append(f"{label} {full_version(component)}")
+            parts.append(f"{label} {component.full_version}")
     return "gives " + ", ".join(parts) if parts else "installs nothing"

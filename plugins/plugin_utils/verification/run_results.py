@@ -11,6 +11,7 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
@@ -39,7 +40,7 @@ class RunResults:
     @property
     def plan(self) -> Plan:
         """The plan of this run."""
-        return Plan.from_json(self._results["plan"])
+        return plan_from_json(self._results["plan"])
 
     @property
     def probe(self) -> Probe:

@@ -284,13 +284,13 @@ def _listed(context: ResolveContext) -> list[str]:
 
 def pins(plan: Plan) -> dict[str, str]:
     """Return the request for the driver of a plan."""
-    driver = plan.components.driver
+    driver = DriverComponent.of(plan.components)
     return {"driver": driver.version, "driver_source": driver.source} if driver else {}
 
 
 def older_than_needed(situation: Situation) -> list[Constraint]:
     """Return the constraint that a driver is too old for what depends on it."""
-    driver = situation.plan.components.driver
+    driver = DriverComponent.of(situation.plan.components)
     version = driver.version if driver else situation.host.loaded_driver
     if not version:
         return []
@@ -301,7 +301,7 @@ def _constraints(situation: Situation) -> list[Constraint]:
     host, loaded = situation.host, situation.host.loaded_driver
     distro = situation.catalog.distros[host.distribution]
     found = []
-    if situation.plan.components.driver is None and loaded:
+    if DriverComponent.of(situation.plan.components) is None and loaded:
         text = f"with a newer driver than the loaded {loaded}"
         found.append(Constraint("loaded driver", lambda q: q.without("driver", "native"), text))
     kernel = versions.kernel_series(host.newest_kernel or distro.kernel.default)
@@ -311,7 +311,7 @@ def _constraints(situation: Situation) -> list[Constraint]:
 
 def of_any_branch(catalog: Catalog, made: Plan) -> str:
     """Return how a message names the branch of the driver of a plan, after a version that it allows."""
-    driver = made.components.driver
+    driver = DriverComponent.of(made.components)
     if driver is None:
         return "with a driver of any branch"
     branch = drivers.branch_of(catalog, driver.branch)

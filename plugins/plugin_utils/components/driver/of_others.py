@@ -79,7 +79,7 @@ def misfit(trial: KeptTrial) -> str | None:
     if part is None:
         return None
     if part.stays is None:
-        is_whole = not part.of_others or _is_installed(plan.components.driver, trial.host)
+        is_whole = not part.of_others or _is_installed(DriverComponent.of(plan.components), trial.host)
         return None if is_whole else "its packages are others than the plan's"
     driver, context = part.stays, ResolveContext(catalog, trial.host, trial.request, plan.gpus)
     problems = [] if driver.prebuilt else known_bad.driver_problems(context, driver.version, driver.source)
@@ -101,7 +101,7 @@ def _is_installed(component: DriverComponent | None, host: Host) -> bool:
 def explained(trial: KeptTrial) -> Plan:
     """Return a plan with the version and the warnings of an installed driver that stays, managed or not."""
     (request, host), plan = trial.asked, trial.plan
-    component, context = plan.components.driver, ResolveContext(trial.catalog, host, request, plan.gpus)
+    component, context = DriverComponent.of(plan.components), ResolveContext(trial.catalog, host, request, plan.gpus)
     installed = driver_sets.packaged(context)
     if installed is None or not (component is None or _is_archives(component, installed.version)):
         return plan

@@ -20,6 +20,7 @@ class Driver(PackagedPart[DriverComponent]):
 
     name = "driver"
     label = "NVIDIA driver"
+    record = DriverComponent
     role = "nvidia_driver"
     follows_host = ("kernel_headers", "kernel_compilers", "kernel_tools")
     role_fields = ("kernel_modules", "profile")

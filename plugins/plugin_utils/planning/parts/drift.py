@@ -16,9 +16,6 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED, PARTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    all_packages,
-)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
@@ -103,14 +100,14 @@ def _plan_fingerprint(plan: Plan) -> str:
         part.name: dataclasses.replace(planned, **dict.fromkeys(part.follows_host, ()))
         for part, planned in found.items()
     }
-    plan = dataclasses.replace(plan, components=dataclasses.replace(plan.components, **bare))
+    plan = dataclasses.replace(plan, components=plan.components.but(**bare))
     data = {key: value for key, value in plan.to_json().items() if key != "reasons"}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _packages(plan: Plan) -> dict[str, list[str]]:
     """Return the names of the plan's packages, and of those that are planned in one exact version."""
-    planned = [package for part in plan.components.packaged() for package in all_packages(part)]
+    planned = [package for part in plan.components.packaged() for package in part.all_packages]
     exact = {package.name for package in planned if package.version}
     return {"packages": sorted({package.name for package in planned}), "exact_packages": sorted(exact)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 
@@ -62,7 +63,7 @@ MIG_ENABLED = FindingSpec(
 def check_mig(context: Context, findings: Findings) -> None:
     """Warn of MIG where the driver changes: what that means for it, and what it means for what is planned."""
     gpus = context.probe.driver.smi.mig
-    if not gpus or context.components.driver is None or not context.is_changed("driver"):
+    if not gpus or DriverComponent.of(context.components) is None or not context.is_changed("driver"):
         return
     text = (
         f"MIG is enabled on {', '.join(gpus)}: a program sees one instance, however many there are, so that checks of "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, OPTIONS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import full_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import VerifiedPlan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -95,7 +94,7 @@ def _is_kept(context: Context, field: str, before: str) -> bool:
     if field != name:
         return str(getattr(component, OPTIONS[name][field])) == before
     was = (context.probe.verified_plan or VerifiedPlan()).components.get(name)
-    return was is not None and full_version(component) == (was.release or was.version)
+    return was is not None and component.full_version == (was.release or was.version)
 
 
 FINDINGS = (NEWER_STATE, PROBE_INCOMPLETE, REQUEST_CHANGED)

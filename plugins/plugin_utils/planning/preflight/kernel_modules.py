@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import kernel_builds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -17,7 +18,7 @@ MODULES_DISABLED = FindingSpec(
 def check_modules_disabled(context: Context, findings: Findings) -> None:
     """Refuse a driver whose modules the kernel will not load; the ones that are loaded, and stay, go on working."""
     found, has_loaded = context.probe.modules_disabled, context.probe.driver.loaded is not None
-    is_planned = context.components.driver is not None or context.plan.kept_driver is not None
+    is_planned = DriverComponent.of(context.components) is not None or context.plan.kept_driver is not None
     if found is None or not context.options.own_kernel or not is_planned:
         return
     if has_loaded and not context.is_changed("driver"):
@@ -54,7 +55,7 @@ def without_option(option: str) -> str:
 
 def check_kernel_builds(context: Context, findings: Findings) -> None:
     """Check what DKMS builds with for the running and the next-boot kernel; modules must exist for both."""
-    driver = context.components.driver
+    driver = DriverComponent.of(context.components)
     distro = load_catalog().distros.get(context.plan.distribution)
     if driver is None or distro is None or not context.builds_modules:
         return

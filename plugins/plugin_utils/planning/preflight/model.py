@@ -9,7 +9,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components, all_packages
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components, DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -83,7 +83,7 @@ class Context:
     @property
     def packages(self) -> list[str]:
         """The names of all packages that the plan installs, those to build modules with included."""
-        planned = [package.name for part in self.components.packaged() for package in all_packages(part)]
+        planned = [package.name for part in self.components.packaged() for package in part.all_packages]
         found = [(part, component) for part in FRAMEWORKS if (component := part.planned(self.components))]
         compilers = [name for part, component in found for name in part.build_packages(component)]
         return [*planned, *self.kernel_headers, *self.kernel_compilers, *compilers]
@@ -91,20 +91,21 @@ class Context:
     @property
     def kernel_headers(self) -> tuple[str, ...]:
         """The packages with headers that will be installed."""
-        planned = self.components.driver.kernel_headers if self.components.driver else ()
+        driver = DriverComponent.of(self.components)
+        planned = driver.kernel_headers if driver else ()
         return planned if self.options.kernel_headers is None else self.options.kernel_headers
 
     @property
     def kernel_compilers(self) -> tuple[str, ...]:
         """The packages with compilers and tools for modules that will be installed."""
-        driver = self.components.driver
+        driver = DriverComponent.of(self.components)
         planned = (*driver.kernel_compilers, *driver.kernel_tools) if driver else ()
         return planned if self.options.kernel_compilers is None else self.options.kernel_compilers
 
     @property
     def builds_modules(self) -> bool:
         """Whether DKMS has to build modules for this host, because no prebuilt ones are planned."""
-        driver = self.components.driver
+        driver = DriverComponent.of(self.components)
         if driver is None or not self.options.own_kernel:
             return False
         if driver.module_source != "dkms":

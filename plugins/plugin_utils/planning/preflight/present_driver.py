@@ -6,6 +6,7 @@ import re
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import REMOVE
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 
@@ -18,7 +19,7 @@ GRAPHICS_REMOVED = FindingSpec(
 
 def check_graphics(context: Context, findings: Findings) -> None:
     """Check for OpenGL and X of a driver that is replaced by one without; a host with a display keeps them."""
-    driver = context.components.driver
+    driver = DriverComponent.of(context.components)
     if driver is None or driver.profile == "full":
         return
     expressions = load_catalog().packages.graphics
@@ -41,7 +42,7 @@ NOUVEAU_IN_USE = FindingSpec(
 
 def check_nouveau(context: Context, findings: Findings) -> None:
     """Warn of nouveau, or another driver of the kernel for these GPUs."""
-    if context.components.driver is None or not context.options.own_kernel:
+    if DriverComponent.of(context.components) is None or not context.options.own_kernel:
         return
     rivals = [driver.module for driver in load_catalog().known_bad.kernel_drivers]
     bound = {gpu.pci_address: gpu.kernel_driver for gpu in context.probe.gpus if gpu.kernel_driver in rivals}
@@ -87,7 +88,7 @@ DKMS_LEFTOVER = FindingSpec(
 def check_dkms_leftovers(context: Context, findings: Findings) -> None:
     """Warn of what DKMS still builds of removed packages; a driver of NVIDIA's .run installer has its own finding."""
     runfile = context.probe.runfile.driver
-    if context.components.driver is None:
+    if DriverComponent.of(context.components) is None:
         return
     for module, has_source in ((left.module, left.has_source) for left in context.probe.driver.dkms_leftovers):
         if not has_source:
@@ -116,7 +117,7 @@ MODULES_OF_OTHERS = FindingSpec(
 
 def check_modules_of_others(context: Context, findings: Findings) -> None:
     """Name what depends on kernel modules beside the driver's, where a change of the driver may touch these."""
-    if context.components.driver is None or not context.is_changed("driver") or not context.options.own_kernel:
+    if not context.is_changed("driver") or not context.options.own_kernel:
         return
     for modules in context.probe.modules_of_others:
         text = modules.found
@@ -140,7 +141,7 @@ _PERSISTENCED = "nvidia-persistenced"
 
 def check_masked_services(context: Context, findings: Findings) -> None:
     """Name the services that the run would enable: only who has masked one removes the mask."""
-    if context.components.driver is None:
+    if DriverComponent.of(context.components) is None:
         return
     wanted = {name for part in context.probe.applied.values() for name in part.repairs.services} - {_PERSISTENCED}
     wanted |= {_PERSISTENCED} if context.options.persistence else set()

@@ -6,6 +6,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import module_loading
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.kernel_modules import without_option
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -25,7 +26,7 @@ def check_signing_dkms(context: Context, findings: Findings) -> None:
 
     NVIDIA's repository brings a newer one, since its packages depend on it.
     """
-    driver, catalog = context.components.driver, load_catalog()
+    driver, catalog = DriverComponent.of(context.components), load_catalog()
     if not context.options.signing or driver is None or driver.module_source != "dkms" or driver.source != "distro":
         return
     installed, distro = context.probe.present_packages.get("dkms"), catalog.distros.get(context.plan.distribution)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS, full_version
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -97,7 +97,7 @@ def _newer(choices: Choices, kept: Kept, attempt: Attempt) -> dict[str, str]:
             continue
         for name in part.names:
             component = plan.components.get(name)
-            version = full_version(component) if component else ""
+            version = component.full_version if component else ""
             is_lacking = part.version == "none" or name != part.names[0]
             if version and (is_lacking or limits.is_newer(version, part.version)):
                 found[name] = version
@@ -218,7 +218,7 @@ def _of_plan(
     for name in names:
         component = plan.components.get(name) if plan.ok else None
         if component is not None and (name in held or name in leading):
-            asks[name] = full_version(component)
+            asks[name] = component.full_version
         field = f"{name}_source"
         if component is not None and name in leading and name not in held and getattr(request, field) == "auto":
             asks[field] = getattr(component, leading[name][field])

@@ -38,7 +38,7 @@ def plan(found: Host, **request: str) -> Plan:
 
 
 def numpy(made: Plan) -> str:
-    component = made.components.pytorch
+    component = made.components["pytorch"]
     assert component is not None
     return load_catalog().pinned[component.lock]["numpy"]
 
@@ -47,9 +47,9 @@ def numpy(made: Plan) -> str:
 def test_without_avx_auto_takes_the_newest_pytorch(tmp_path: Path, distribution: str) -> None:
     made = plan(host(tmp_path, distribution, "celeron-j4105"))
     assert made.ok, made.problems
-    assert made.components.tensorflow is None
+    assert made.components["tensorflow"] is None
     newest = plan(Host(distribution, "x86_64", gpus=(T4,)), tensorflow="none", pytorch="auto")
-    assert made.components.pytorch == newest.components.pytorch
+    assert made.components["pytorch"] == newest.components["pytorch"]
     because = {reason.component: reason.because for reason in made.reasons}
     assert "(Intel(R) Celeron(R) J4105 CPU @ 1.50GHz) lacks what the wheels need: avx" in because["tensorflow"]
     assert because["pytorch"].startswith("in place of TensorFlow")
@@ -63,8 +63,8 @@ def test_a_lock_whose_numpy_starts_is_taken_where_there_is_one(tmp_path: Path, n
     assert numpy(made).startswith("2.2.")
     both = plan(host(tmp_path, "ubuntu-24.04", name, pythons=("3.10", "3.12"), default_python="3.12"))
     assert both.ok, both.problems
-    assert both.components.pytorch is not None
-    assert both.components.pytorch.python == "3.10"
+    assert both.components["pytorch"] is not None
+    assert both.components["pytorch"].python == "3.10"
 
 
 @pytest.mark.parametrize("name", ["qemu64", "core2-quad"])
@@ -97,7 +97,7 @@ def test_a_processor_that_lacks_nothing_or_is_not_known_changes_nothing(tmp_path
 
 def test_each_processor_must_have_a_feature(tmp_path: Path) -> None:
     """Wheels start on any of them."""
-    assert plan(host(tmp_path, "debian-12", "i5-3230m", "celeron-j4105")).components.tensorflow is None
+    assert plan(host(tmp_path, "debian-12", "i5-3230m", "celeron-j4105")).components["tensorflow"] is None
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "numpy"])
@@ -112,7 +112,7 @@ def test_releases_before_the_first_need_nothing(name: str) -> None:
 @pytest.mark.parametrize("kind", ["alone", "with another Python's", "both"])
 def test_a_lock_of_the_users_own_says_which_numpy_it_has(tmp_path: Path, kind: str) -> None:
     found = host(tmp_path, "debian-12", "core2-quad")
-    planned = plan(host(tmp_path, "debian-12"), tensorflow="none", pytorch="auto").components.pytorch
+    planned = plan(host(tmp_path, "debian-12"), tensorflow="none", pytorch="auto").components["pytorch"]
     assert planned is not None
     older, newer = (f"numpy=={version} \\\n    --hash=sha256:00\n" for version in ("2.3.5", "2.4.0"))
     if kind != "with another Python's":
@@ -123,7 +123,7 @@ def test_a_lock_of_the_users_own_says_which_numpy_it_has(tmp_path: Path, kind: s
     catalog = with_locks(load_catalog(), tmp_path / "locks")
     made = resolve(catalog, Request(tensorflow="none", pytorch="auto"), found)
     assert made.ok, made.problems
-    assert made.components.pytorch == planned
+    assert made.components["pytorch"] == planned
 
 
 def test_the_probe_of_an_arm_has_no_cpu(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe, plan_for_reading
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -91,7 +92,7 @@ def test_what_is_read_from_a_plans_json_is_the_plan() -> None:
     plans = list(planned_by_the_frozen_catalog())
     for plan in plans:
         data = json.loads(json.dumps(plan.to_json()))
-        read = Plan.from_json(data)
+        read = plan_from_json(data)
         gpus = tuple(dataclasses.replace(gpu, kernel_modules="", last_driver_branch="") for gpu in plan.gpus)
         assert read == dataclasses.replace(plan, gpus=gpus)
         assert json.dumps(read.to_json()) == json.dumps(data)
@@ -121,7 +122,7 @@ DRIVER = PLANNED["components"]["driver"]
 )
 def test_a_plan_that_does_not_fit_is_refused(data: Any, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(PlanInputError) as refused:
-        Plan.from_json(data)
+        plan_from_json(data)
     assert str(refused.value) == snapshot
 
 

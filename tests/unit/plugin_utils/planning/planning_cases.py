@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING, plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    Components,
     CudaComponent,
     DriverComponent,
     LibraryComponent,
@@ -74,14 +74,14 @@ def component(name: str, data: dict[str, Any] | None) -> Any:
 
 def planned(*components: str) -> Plan:
     """Return the plan of PLANNED with these of its components."""
-    return Plan.from_json({**PLANNED, "components": {name: PLANNED["components"][name] for name in components}})
+    return plan_from_json({**PLANNED, "components": {name: PLANNED["components"][name] for name in components}})
 
 
 def make_plan(
     components: dict[str, Any] | None = None, request: dict[str, Any] | None = None, url: str | None = None
 ) -> Plan:
     """Return a plan for Debian 12 with these components; url: of NVIDIA's repository."""
-    parts = Components(**{name: component(name, data) for name, data in (components or {}).items()})
+    parts = NOTHING.but(**{name: component(name, data) for name, data in (components or {}).items()})
     repository = {"url": url} if url else None
     asked = Request.from_mapping(request or {})
     found: dict[str, Any] = {"gpus": (), "reasons": (), "problems": (), "warnings": ()}

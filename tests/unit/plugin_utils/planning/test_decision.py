@@ -261,7 +261,7 @@ def test_packages_of_the_users_own_are_part_of_the_environment(
     python = {"interpreters": {"3.11": "/usr/bin/python3.11"}, "default": "3.11"}
     probed, args = {**probed, "python": python}, {**ARGS, "request": {}, "locks": str(tmp_path)}
     before = deciding.decide(probed, args, role_variables)
-    plan, component = before.plan, before.plan.components.tensorflow
+    plan, component = before.plan, before.plan.components["tensorflow"]
     assert component
     assert before.facts["gpu_stack_lock_files"] == {"tensorflow": component.lock}
     of_all = tmp_path / lock_texts.of_all(component.lock)
@@ -335,7 +335,7 @@ def test_the_disk_check_counts_what_roles_write_where_their_variables_say(
     decision = deciding.decide(
         {**probed, "disk": {**ROOM, **disk}}, {**ARGS, "request": {"pytorch": "none"}}, with_values(values)
     )
-    assert decision.plan.components.tensorflow
+    assert decision.plan.components["tensorflow"]
     assert on_full_file_systems(decision) == full
 
 
@@ -459,7 +459,7 @@ def test_the_text_has_plan_diff_and_warnings(probed: dict[str, Any]) -> None:
 def test_a_damaged_host_is_not_said_to_match_the_plan(probed: dict[str, Any]) -> None:
     """The driver's packages are installed and a complete run is recorded; a file of them is missing, or none is."""
     args = {**ARGS, "request": dict.fromkeys(("cuda", "cudnn", "nccl", "tensorflow", "pytorch"), "none")}
-    driver = deciding.decide(probed, args, role_variables).plan.components.driver
+    driver = deciding.decide(probed, args, role_variables).plan.components["driver"]
     assert driver
     named = [(package.name, package.version or "1") for package in (*driver.packages, *driver.pinning_packages)]
     installed = {**probed, "packages": {name: {"version": version} for name, version in named}}

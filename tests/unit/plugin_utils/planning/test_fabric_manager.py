@@ -52,7 +52,7 @@ class Host:
 
     def install_driver(self, version: str, *, loaded: bool = True) -> None:
         """Install what is planned for this version, and load its module, whose captured file is of 580.95.05."""
-        driver = self.plan(driver=version)[0].components.driver
+        driver = self.plan(driver=version)[0].components["driver"]
         assert driver is not None
         self.install(*map(str, (*driver.pinning_packages, *driver.packages)))
         if loaded:

@@ -275,7 +275,7 @@ def test_a_kernel_that_is_held_back_gets_its_headers(tmp_path: Path) -> None:
     """It waits for its module, which a rerun builds."""
     host = Host(tmp_path, OLD, NEW)
     hold_back(host, NEW)
-    driver = plan_for_probe(host.probe(), REQUEST).components.driver
+    driver = plan_for_probe(host.probe(), REQUEST).components["driver"]
     assert driver
     assert {f"linux-headers-{OLD}", f"linux-headers-{NEW}"} <= set(driver.kernel_headers)
 

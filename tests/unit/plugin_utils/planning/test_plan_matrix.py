@@ -77,7 +77,7 @@ def test_a_row_without_a_framework_has_a_reason():
     assert len(rows) == len(load_catalog().distros) * len(GENERATIONS)
     for row in rows:
         parts = row.plan.components
-        has_framework = row.plan.ok and (parts.tensorflow or parts.pytorch) is not None
+        has_framework = row.plan.ok and (parts["tensorflow"] or parts["pytorch"]) is not None
         assert bool(row.reason) != has_framework, (row.distribution, row.generation)
 
 

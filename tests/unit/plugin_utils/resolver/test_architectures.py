@@ -205,8 +205,8 @@ def test_which_the_lock_of_another_architecture_does_not_replace(tmp_path):
     (own / "tensorflow-2.21.0-py3.12-aarch64.txt").write_text("tensorflow==2.21.0\n")
     made = plan_for_probe(_probe(), {}, with_locks(catalog, own))
     assert made.ok
-    assert made.components.tensorflow is not None
-    assert made.components.tensorflow.lock == "tensorflow-2.21.0-py3.12-aarch64.txt"
+    assert made.components["tensorflow"] is not None
+    assert made.components["tensorflow"].lock == "tensorflow-2.21.0-py3.12-aarch64.txt"
 
 
 def test_a_release_without_a_wheel_for_the_architecture_is_not_named_unknown(tmp_path, monkeypatch):
@@ -233,7 +233,7 @@ def test_the_frameworks_alone_need_neither_repository_nor_driver_branch(tmp_path
     loaded = {"loaded": {"version": "580.95.05", "kernel_modules": "open"}, "nouveau_loaded": False, "nvidia_smi": None}
     made = plan_for_probe(Probe.from_json({**PROBE, "driver": loaded}), {"scope": "frameworks"}, read_catalog(folder))
     assert made.problems == ()
-    assert made.components.tensorflow is not None
+    assert made.components["tensorflow"] is not None
 
 
 @pytest.mark.parametrize(("options", "expected"), [((), "arm-only-gpu"), (("--arch", "aarch64"), None)])

@@ -58,11 +58,11 @@ def test_compilers(version):
     available = raw("distro/ubuntu-24.04")["gcc"]["available"]
     capability = TOOLKITS[version]["compute_capabilities"][0]
     made, codes = asked({"gcc": limit, "offers": offers}, capability, cuda=version)
-    assert (codes, made.components.cuda.host_compilers) == ([], ("gcc", "g++"))
+    assert (codes, made.components["cuda"].host_compilers) == ([], ("gcc", "g++"))
     made, codes = asked({"gcc": limit + 1, "offers": offers}, capability, cuda=version)
     older = [gcc for gcc in available if gcc <= limit]
     if older:
-        assert (codes, made.components.cuda.host_compilers) == ([], (f"gcc-{max(older)}", f"g++-{max(older)}"))
+        assert (codes, made.components["cuda"].host_compilers) == ([], (f"gcc-{max(older)}", f"g++-{max(older)}"))
     else:
         assert codes == ["host-toolchain-mismatch"]
 
@@ -206,7 +206,7 @@ def test_gpus_of_pytorch():
                 assert ("no-lock" in found) == (build["index"] == "own")
                 newer = wanted > num(build["sass"][-1])
                 assert codes == ([] if fits else ["gpu-too-new-for-pytorch" if newer else "gpu-dropped-by-cuda"])
-                assert not fits or made.components.pytorch.cuda == request["pytorch_cuda"]
+                assert not fits or made.components["pytorch"].cuda == request["pytorch_cuda"]
                 refused += not fits
     assert refused > 50
 

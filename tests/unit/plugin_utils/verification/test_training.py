@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -53,7 +54,7 @@ RESULT: dict[str, Any] = {
 def locked_plan(lock: str) -> Plan:
     """Return a plan with TensorFlow of this lock file."""
     components = {"tensorflow": {**PLANNED["components"]["tensorflow"], "lock": lock}}
-    return Plan.from_json({**PLANNED, "components": components})
+    return plan_from_json({**PLANNED, "components": components})
 
 
 PLAN = planned("driver", "tensorflow")
@@ -262,9 +263,9 @@ def test_the_fingerprint_of_a_plan_is_the_one_on_record(tmp_path: Path) -> None:
     """Verified hosts have it in verified.json: with another one, all of them would train again."""
     compiles = {"compiler_packages": ["gcc", "libc6-dev"], "header_packages": ["python3.11-dev"]}  # follow the host
     pytorch = {**PLANNED["components"]["pytorch"], **compiles}
-    recorded = Plan.from_json({**PLANNED, "components": {**PLANNED["components"], "pytorch": pytorch}})
+    recorded = plan_from_json({**PLANNED, "components": {**PLANNED["components"], "pytorch": pytorch}})
     less = {**PLANNED, "components": {**PLANNED["components"], "nccl": None, "pytorch": None}}
-    assert stack_fingerprint(Plan.from_json(less), tmp_path) == (
+    assert stack_fingerprint(plan_from_json(less), tmp_path) == (
         "e1fa947d127681fe4adbc059d22d3e823cf5cade26cd4f3a3e7784a75a39f9d9"
     )
     assert stack_fingerprint(recorded, tmp_path) == "da072704d9b5894747498941fb2408b39fed76fce999ca40b2fb379c624b41a6"

@@ -81,8 +81,8 @@ def once(found: Probe, **request: str) -> Plan:
 
 
 def names(plan: Plan) -> list[str]:
-    assert plan.components.driver is not None, plan.problems
-    return [package.name for package in plan.components.driver.packages]
+    assert plan.components["driver"] is not None, plan.problems
+    return [package.name for package in plan.components["driver"].packages]
 
 
 def because(plan: Plan) -> str:
@@ -111,8 +111,8 @@ def test_a_host_with_a_display_gets_opengl_and_x_too(distro: str, display: dict[
     alone = {"tensorflow": "none", "cuda": "none", "cudnn": "none", "nccl": "none"}
     plan = made(probe(display, distro=distro), driver_source=source, **alone)
     assert plan.ok, plan.problems
-    assert plan.components.driver is not None
-    assert plan.components.driver.profile == "full"
+    assert plan.components["driver"] is not None
+    assert plan.components["driver"].profile == "full"
     found = names(plan)
     assert [name for name in found if name.startswith("xserver-xorg-video-nvidia")]
     assert [name for name in found if re.match(r"libnvidia-gl|nvidia-(tesla-\d+-)?driver-libs", name)]
@@ -127,11 +127,13 @@ def test_a_set_changes_as_a_whole_set_of_its_kind() -> None:
     """A workstation whose display is on another card may have a driver for compute only."""
     compute = {"libnvidia-compute-570": "570.211.01-0ubuntu1", "nvidia-dkms-570-open": "570.211.01-0ubuntu1"}
     plan = made(probe(GDM, compute))
-    assert plan.components.driver is not None
-    assert plan.components.driver.profile == "compute"
+    assert plan.components["driver"] is not None
+    assert plan.components["driver"].profile == "compute"
     assert "no OpenGL packages (display manager gdm3.service; display at card1-DP-1)" in because(plan)
-    assert made(probe(GDM, {**compute, "libnvidia-gl-570": "570.211.01-0ubuntu1"})).components.driver.profile == "full"
-    assert made(probe(GDM, {**compute, "libnvidia-gl-570:i386": "570"})).components.driver.profile == "compute"
+    assert (
+        made(probe(GDM, {**compute, "libnvidia-gl-570": "570.211.01-0ubuntu1"})).components["driver"].profile == "full"
+    )
+    assert made(probe(GDM, {**compute, "libnvidia-gl-570:i386": "570"})).components["driver"].profile == "compute"
 
 
 def test_compute_is_refused_where_it_would_take_the_display() -> None:
@@ -151,8 +153,8 @@ def test_compute_is_refused_where_it_would_take_the_display() -> None:
 def test_other_packages_than_a_drivers_say_nothing_about_the_set() -> None:
     for packages in ({}, {"gdm3": "46.2-1ubuntu1", "libgl1": "1.7.0-1build1"}, {"nvidia-settings": "510.47.03"}):
         plan = made(probe(GDM, packages))
-        assert plan.components.driver is not None
-        assert plan.components.driver.profile == "full"
+        assert plan.components["driver"] is not None
+        assert plan.components["driver"].profile == "full"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_the_driver_of_additional_drivers_stays(display: dict[str, Any] | None, 
     found = probe(display, ADDITIONAL_DRIVERS, driver=LOADED)
     plan = made(found, **request_)
     assert plan.ok, plan.problems
-    assert plan.components.driver is None
+    assert plan.components["driver"] is None
     assert plan.kept_driver is not None
     assert (plan.kept_driver.package, plan.kept_driver.version) == ("nvidia-driver-580", "580.126.09")
     assert because(plan).startswith("nvidia-driver-580 580.126.09 stays: its prebuilt kernel modules")
@@ -193,8 +195,8 @@ def test_the_driver_of_additional_drivers_stays(display: dict[str, Any] | None, 
     assert plan_diff.table_cells(diff)["driver"][2] == "keep (nvidia-driver-580 with prebuilt kernel modules)"
     assert diff.of("driver").packages == ()
     # The rest is planned for it: 580 was made for CUDA 13.0, and runs every CUDA 13.
-    assert plan.components.cuda is not None
-    assert plan.components.cuda.version.startswith("13.")
+    assert plan.components["cuda"] is not None
+    assert plan.components["cuda"].version.startswith("13.")
     assert plan.to_json()["kept_driver"]["branch"] == "580"
 
 
@@ -219,7 +221,7 @@ def test_a_change_of_it_is_refused_with_a_remedy_that_was_tried(request_: dict[s
     for remedy in plan.remedies:
         again = made(found, **{**request_, **dict(remedy.request)})
         assert again.ok
-        assert again.components.driver is None
+        assert again.components["driver"] is None
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_the_refusal_names_what_would_change_the_set(
 def test_a_request_for_what_is_installed_changes_nothing(request_: dict[str, str]) -> None:
     plan = made(probe(GDM, ADDITIONAL_DRIVERS, driver=LOADED), **request_)
     assert plan.ok, plan.problems
-    assert plan.components.driver is None
+    assert plan.components["driver"] is None
 
 
 @pytest.mark.parametrize(
@@ -274,8 +276,8 @@ def test_an_older_driver_that_stays_limits_cuda() -> None:
     found = probe(GDM, old)
     plan = made(found)
     assert plan.ok, plan.problems
-    assert plan.components.cuda is not None
-    assert plan.components.cuda.version.startswith("12.")
+    assert plan.components["cuda"] is not None
+    assert plan.components["cuda"].version.startswith("12.")
     refused = made(found, cuda="13.2")
     assert [p.code for p in refused.problems] == ["driver-too-old-for-cuda"]
     assert "the installed driver is 535.274.02" in refused.problems[0].message
@@ -285,8 +287,8 @@ def test_modules_that_dkms_builds_are_no_prebuilt_set() -> None:
     for packages in (DKMS, {**ADDITIONAL_DRIVERS, "nvidia-dkms-580": _580}):
         plan = made(probe(GDM, packages))
         assert plan.kept_driver is None
-        assert plan.components.driver is not None
-        assert plan.components.driver.profile == "full"
+        assert plan.components["driver"] is not None
+        assert plan.components["driver"].profile == "full"
     # Modules for another driver than the installed one, which Ubuntu leaves behind, are none either.
     others = {"nvidia-driver-580": _580, "linux-modules-nvidia-535-generic": "6.8.0-90.91"}
     assert made(probe(GDM, others)).kept_driver is None
@@ -339,7 +341,7 @@ FUNCTIONS = {
 
 def index_of(plan: Plan) -> dict[str, Any]:
     """Return NVIDIA's repository with the planned driver; nothing of the old one is a dependency of it."""
-    packages = plan.components.driver.packages if plan.components.driver else ()
+    packages = plan.components["driver"].packages if plan.components["driver"] else ()
     sizes = {package.name: {package.version: [1, 1, []]} for package in packages if package.version}
     return {"url": "https://repository.example/", "sizes": sizes}
 
@@ -387,12 +389,12 @@ def test_a_display_keeps_what_it_needs(
     removed = {change.name for row in diff.components for change in row.packages if change.action == "remove"}
     purged = {n for removal in diff.removals.values() for e in removal.replaces for n in packages if re.fullmatch(e, n)}
     assert not (removed | purged) & {*DESKTOP, "nvidia-settings"}
-    planned = set(names(plan)) if plan.components.driver else set()
+    planned = set(names(plan)) if plan.components["driver"] else set()
     after = set(packages) - removed - purged | planned
     for function, expression in FUNCTIONS.items():
         had = any(re.fullmatch(expression, name) for name in packages)
         assert not had or any(re.fullmatch(expression, name) for name in after), (function, removed)
-    if plan.components.driver is None:
+    if plan.components["driver"] is None:
         assert not removed
         assert not purged
     # What apt may remove to resolve conflicts is of the driver as well.

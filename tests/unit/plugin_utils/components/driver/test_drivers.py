@@ -63,7 +63,7 @@ def test_cached_candidates_depend_on_the_requested_kernel_modules():
     catalog, host = frozen_catalog(), Host("debian-12", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),))
     for asked, expected in (("proprietary", "nvidia-kernel-dkms"), ("auto", "nvidia-kernel-open-dkms")):
         made = plan_once(catalog, Request(driver_kernel_modules=asked), host)
-        assert expected in [package.name for package in made.components.driver.packages]
+        assert expected in [package.name for package in made.components["driver"].packages]
 
 
 def test_an_archive_without_the_requested_modules_is_a_problem(snapshot):

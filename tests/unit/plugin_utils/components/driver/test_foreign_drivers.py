@@ -62,8 +62,8 @@ def test_the_remedy_of_a_vgpu_is_a_plan() -> None:
     assert frameworks.problems == ()
     plan = made({**VGPU, **loaded}, driver="none")
     assert plan.problems == ()
-    assert plan.components.driver is None
-    assert plan.components.cuda is not None
+    assert plan.components["driver"] is None
+    assert plan.components["cuda"] is not None
 
 
 def test_a_whole_gpu_beside_nothing_foreign_is_planned() -> None:

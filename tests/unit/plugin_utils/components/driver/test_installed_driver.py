@@ -66,7 +66,7 @@ def test_what_is_left_of_a_driver_is_no_driver_and_is_removed(tmp_path: Path) ->
 @pytest.mark.parametrize(("held", "kept"), [("libnvidia-compute-580", True), ("nvidia-settings", False)])
 def test_a_hold_keeps_the_driver_whose_part_it_is(tmp_path: Path, held: str, kept: bool) -> None:
     plan = host(tmp_path, {"nvidia-settings": "510.47.03"}, LIBRARIES, [held]).plan()
-    assert (plan.components.driver is None) == kept
+    assert (plan.components["driver"] is None) == kept
 
 
 @pytest.mark.parametrize(

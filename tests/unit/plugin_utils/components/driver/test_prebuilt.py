@@ -42,8 +42,8 @@ def question(host: dict[str, Any] | None, distribution: str, request: dict[str, 
 
 def driver(found: Plan) -> Any:
     assert found.ok, found.problems
-    assert found.components.driver is not None
-    return found.components.driver
+    assert found.components["driver"] is not None
+    return found.components["driver"]
 
 
 def names(component: Any) -> tuple[str, ...]:

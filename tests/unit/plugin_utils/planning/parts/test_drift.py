@@ -162,8 +162,8 @@ def test_packages_to_build_modules_with_are_no_change_of_the_plan() -> None:
     managed = {**MANAGED, "plan": ManagedPart.from_json({"for": ["driver"]})}
 
     def fingerprint(**changes: Any) -> str:
-        driver = dataclasses.replace(PLAN.components.driver, **changes)
-        plan = dataclasses.replace(PLAN, components=dataclasses.replace(PLAN.components, driver=driver))
+        driver = dataclasses.replace(PLAN.components["driver"], **changes)
+        plan = dataclasses.replace(PLAN, components=PLAN.components.but(driver=driver))
         return drift.parts(plan, managed, FINGERPRINTS)["plan"].fingerprint
 
     for name in ("kernel_headers", "kernel_compilers", "kernel_tools"):

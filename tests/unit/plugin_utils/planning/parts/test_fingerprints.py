@@ -13,7 +13,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader, lock_texts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints, running_code
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff i
 
 PROJECT = Path(__file__).resolve().parents[5]
 INSTALLED = PROJECT / "tests/fixtures/state/4f3b739/installed"
-PLAN = Plan.from_json(json.loads((INSTALLED / "verified.json").read_text())["plan"])
+PLAN = plan_from_json(json.loads((INSTALLED / "verified.json").read_text())["plan"])
 RECORDED = json.loads((INSTALLED / "applied.json").read_text())["parts"]
 MANAGED = {
     name: ManagedPart.from_json(entry)
@@ -29,7 +29,7 @@ MANAGED = {
         "gpu_stack_managed"
     ].items()
 }
-LOCK = PLAN.components.tensorflow.lock if PLAN.components.tensorflow else ""
+LOCK = PLAN.components["tensorflow"].lock if PLAN.components["tensorflow"] else ""
 LOCKS, PYTHON = "roles/tensorflow_env/files", lock_texts.python_of(LOCK)
 HAVE_PACKAGES = {"packages", "nvidia_driver", "cuda_toolkit", "cudnn", "nccl", "tensorflow_env"}
 PACKAGED = HAVE_PACKAGES | {"nvidia_repo"}  # with the repository's packages of before

@@ -14,7 +14,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import all_packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
@@ -50,7 +49,7 @@ class Root:
 
     def verify(self, plan: Plan, at: str = "2026-11-02T03:04:05Z") -> None:
         """Install the packages of a plan, and record it as the verified configuration."""
-        packages = [package for part in plan.components.packaged() for package in all_packages(part)]
+        packages = [package for part in plan.components.packaged() for package in part.all_packages]
         names = [package.name for package in packages]
         self.add({package.name: package.version or "0" for package in packages}, held=names)
         self.journal(**dict.fromkeys(names))

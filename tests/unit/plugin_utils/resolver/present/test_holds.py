@@ -40,9 +40,9 @@ def test_a_driver_on_hold_stays_and_the_rest_is_planned_around_it(tmp_path: Path
     root = Root(tmp_path, "ubuntu-24.04")
     root.add(UBUNTU_570, held)
     plan = root.plan()
-    assert (plan.ok, plan.components.driver) == (True, None)
-    assert plan.components.cuda
-    assert plan.components.cuda.version == "12.8"  # the newest for which 570 was made
+    assert (plan.ok, plan.components["driver"]) == (True, None)
+    assert plan.components["cuda"]
+    assert plan.components["cuda"].version == "12.8"  # the newest for which 570 was made
     (reason,) = [reason.because for reason in plan.reasons if reason.component == "driver"]
     assert reason.startswith("driver 570.133.20 stays: ")
     assert all(name in reason for name in held)
@@ -57,7 +57,7 @@ def test_what_has_the_version_of_the_driver_keeps_it(tmp_path: Path, name: str) 
     """They refuse to work with the module of another version."""
     root = Root(tmp_path, "ubuntu-24.04")
     root.add({**UBUNTU_570, name: "570.133.20-1"}, [name])
-    assert root.plan().components.driver is None
+    assert root.plan().components["driver"] is None
     assert codes(root.problems(driver="595")) == ["package-held"]
 
 
@@ -65,8 +65,8 @@ def test_without_the_hold_the_driver_is_replaced(tmp_path: Path) -> None:
     root = Root(tmp_path, "ubuntu-24.04")
     root.add(UBUNTU_570)
     plan = root.plan()
-    assert plan.components.driver
-    assert plan.components.driver.branch != "570"
+    assert plan.components["driver"]
+    assert plan.components["driver"].branch != "570"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_hold_on_what_shares_no_version_with_the_driver_is_no_hold_of_it(tmp_p
     root.add(DEBIAN_580)
     root.add({"nvidia-container-toolkit": "1.17.8-1", "nvidia-settings": "510.47.03-1"}, ["nvidia-container-toolkit"])
     plan = root.plan(debian_offers())
-    assert plan.components.driver
-    assert plan.components.driver.branch == "595"
+    assert plan.components["driver"]
+    assert plan.components["driver"].branch == "595"
 
 
 # Whose hold -------------------------------------------------------------------------------------------------------
@@ -149,14 +149,14 @@ def test_a_hold_is_gpuhosts_by_its_journal_alone(tmp_path: Path, journal: dict[s
     root = Root(tmp_path)
     root.add(DEBIAN_580, ["nvidia-driver-cuda"])
     root.journal(**journal)
-    assert (root.plan(debian_offers()).components.driver is None) == stays
+    assert (root.plan(debian_offers()).components["driver"] is None) == stays
 
 
 def test_a_negative_pin_is_no_hold(tmp_path: Path) -> None:
     root = Root(tmp_path)
     root.add(DEBIAN_580)
     put(tmp_path, "/etc/apt/preferences.d/site", "Package: nvidia-*\nPin: release *\nPin-Priority: -1\n")
-    assert root.plan(debian_offers()).components.driver
+    assert root.plan(debian_offers()).components["driver"]
 
 
 # CUDA, cuDNN, NCCL ------------------------------------------------------------------------------------------------
@@ -167,14 +167,14 @@ def test_a_toolkit_on_hold_is_planned_at_auto(tmp_path: Path, held: list[str]) -
     root = Root(tmp_path)
     root.add(CUDA_130, held)
     plan = root.plan(debian_offers())
-    assert plan.components.cuda
-    assert plan.components.cuda.release == "13.0.2"
+    assert plan.components["cuda"]
+    assert plan.components["cuda"].release == "13.0.2"
     (because,) = [reason.because for reason in plan.reasons if reason.component == "cuda"]
     assert f"{held[0]} held by this host's administrator (apt-mark showhold)" in because
     assert f"13.2.1 only without the hold of {held[0]}" in because
     assert root.problems(debian_offers()) == []
     # Another one has a directory of its own.
-    other = root.plan(debian_offers(), cuda="13.2").components.cuda
+    other = root.plan(debian_offers(), cuda="13.2").components["cuda"]
     assert other
     assert other.version == "13.2"
 
@@ -192,8 +192,8 @@ def test_a_library_on_hold_decides_the_major_of_the_toolkit(
     offers = debian_offers(cuda=("12.9.1", "13.0.2"))
     plan = root.plan(offers)
     assert plan.ok, plan.problems
-    assert plan.components.cuda
-    assert plan.components.cuda.version == "12.9"
+    assert plan.components["cuda"]
+    assert plan.components["cuda"].version == "12.9"
     found = plan.components.get(component)
     assert found
     assert found.version == version
@@ -209,8 +209,8 @@ def test_a_version_of_a_library_other_than_that_on_hold_is_a_problem(tmp_path: P
     assert codes(root.problems(debian_offers(), nccl="2.29")) == ["package-held"]
     assert root.problems(debian_offers(), nccl="2.28") == []
     plan = root.plan(debian_offers())
-    assert plan.components.nccl
-    assert plan.components.nccl.version == "2.28.9"
+    assert plan.components["nccl"]
+    assert plan.components["nccl"].version == "2.28.9"
 
 
 # Other packages ---------------------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def test_frameworks_alone_stay_without_the_host_s_packages(verified: Root) -> No
     before = verified.plan(OLD, tensorflow="2.20", scope="frameworks")
     verified.verify(before)
     plan = verified.plan(NEW, tensorflow="auto", scope="frameworks")
-    assert (plan.components.tensorflow, plan.components.driver) == (before.components.tensorflow, None)
+    assert (plan.components["tensorflow"], plan.components["driver"]) == (before.components["tensorflow"], None)
 
 
 def test_latest_libraries_are_the_newest_beside_what_stays(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_tensorflow_that_is_not_known_to_run_on_a_gpu_stays_where_it_was_verif
     root.verify(dataclasses.replace(before, request=dataclasses.replace(before.request, **WITH_FRAMEWORKS)))
     root.gpu("2b85")  # an RTX 5090 in place of the H200
     plan = root.plan(NEW, **WITH_FRAMEWORKS)
-    assert (versions(plan)["tensorflow"], bool(plan.components.pytorch)) == (None, True)
+    assert (versions(plan)["tensorflow"], bool(plan.components["pytorch"])) == (None, True)
     store.remove(str(tmp_path / "var/lib/gpuhost"), store.VERIFIED)
     asked = root.plan(NEW, **{**WITH_FRAMEWORKS, "tensorflow": "2.21"})
     root.verify(dataclasses.replace(asked, request=plan.request))
@@ -259,8 +259,8 @@ def test_other_modules_come_in_the_verified_version(tmp_path: Path) -> None:
     root.verify(root.plan(offers, driver_kernel_modules="proprietary"))
     root.gpu("2901", "0000:06:00.0")  # a B200 needs the open ones
     plan = root.plan(NEW)
-    assert plan.components.driver
-    assert (plan.components.driver.version, plan.components.driver.kernel_modules) == ("580.126.16", "open")
+    assert plan.components["driver"]
+    assert (plan.components["driver"].version, plan.components["driver"].kernel_modules) == ("580.126.16", "open")
 
 
 @pytest.mark.parametrize("record", ["", "{", '{"plan": 3}', '{"plan": {"components": {"driver": "580"}}}'])
@@ -315,9 +315,9 @@ def test_a_working_driver_of_others_stays_and_the_rest_is_planned_around_it(
     others: Root, snapshot: SnapshotAssertion
 ) -> None:
     plan = others.plan()
-    assert (plan.ok, plan.components.driver) == (True, None)
-    assert plan.components.cuda
-    assert plan.components.cuda.version == "12.8"  # the newest for which 570 was made
+    assert (plan.ok, plan.components["driver"]) == (True, None)
+    assert plan.components["cuda"]
+    assert plan.components["cuda"].version == "12.8"  # the newest for which 570 was made
     assert because(plan, "driver") == snapshot
     assert because(plan, "cuda") == snapshot
     assert plan.kept_driver
@@ -329,7 +329,7 @@ def test_a_working_driver_of_others_stays_and_the_rest_is_planned_around_it(
 
 @pytest.mark.parametrize("asked", [{"driver": "570"}, {"driver_module_source": "dkms"}], ids=str)
 def test_a_request_that_a_driver_of_others_answers_changes_nothing(others: Root, asked: dict[str, str]) -> None:
-    assert others.plan(**asked).components.driver is None
+    assert others.plan(**asked).components["driver"] is None
 
 
 def test_a_pytorch_that_is_asked_for_later_follows_no_toolkit_that_nobody_requested(others: Root) -> None:
@@ -349,8 +349,8 @@ def test_a_pytorch_that_is_asked_for_later_follows_no_toolkit_that_nobody_reques
 def test_a_driver_that_does_not_work_or_is_ours_is_replaced(others: Root, change: Any) -> None:
     change(others)
     plan = others.plan()
-    assert plan.components.driver
-    assert plan.components.driver.branch != "570"
+    assert plan.components["driver"]
+    assert plan.components["driver"].branch != "570"
 
 
 @pytest.mark.parametrize(
@@ -366,15 +366,15 @@ def test_a_driver_that_does_not_work_or_is_ours_is_replaced(others: Root, change
 )
 def test_a_working_driver_of_others_is_replaced_where_the_request_says_so(others: Root, asked: dict[str, str]) -> None:
     plan = others.plan(**asked)
-    assert plan.components.driver
-    assert plan.components.driver.branch != "570"
+    assert plan.components["driver"]
+    assert plan.components["driver"].branch != "570"
 
 
 def test_a_driver_of_others_that_waits_for_a_reboot_stays(others: Root) -> None:
     others.load("570.124.06")
     others.smi = ""  # the libraries are of another version
     plan = others.plan()
-    assert plan.components.driver is None
+    assert plan.components["driver"] is None
     assert "570.211.01 stays" in because(plan, "driver")
 
 
@@ -389,18 +389,18 @@ def test_a_driver_of_others_stays_although_a_newer_toolkit_needs_another_one(
     root.add(dict.fromkeys(("nvidia-utils-535-server", "nvidia-dkms-535-server"), version))
     root.load(version.partition("-")[0], "Kernel Module")
     plan = root.plan()
-    assert (plan.ok, plan.components.driver, bool(plan.components.cuda)) == (True, None, True)
+    assert (plan.ok, plan.components["driver"], bool(plan.components["cuda"])) == (True, None, True)
 
 
 def test_a_driver_of_others_with_modules_that_do_not_drive_a_gpu_is_replaced(tmp_path: Path) -> None:
     root = Root(tmp_path, "ubuntu-24.04")
     root.add(dict.fromkeys(("nvidia-utils-580-server", "nvidia-dkms-580-server"), "580.126.09-0ubuntu0.24.04.1"))
     root.load("580.126.09", "Kernel Module")
-    assert root.plan().components.driver is None
+    assert root.plan().components["driver"] is None
     root.gpu("2901", "0000:06:00.0")  # a B200 needs the open ones
     plan = root.plan()
-    assert plan.components.driver
-    assert plan.components.driver.kernel_modules == "open"
+    assert plan.components["driver"]
+    assert plan.components["driver"].kernel_modules == "open"
 
 
 def test_nvidias_driver_is_blocked_beside_one_of_the_archive_without_a_toolkit(others: Root) -> None:
@@ -413,7 +413,7 @@ def test_nvidias_driver_is_blocked_beside_one_of_the_archive_without_a_toolkit(o
         {"cuda": "none", "tensorflow": "none", "pytorch": "none"},
         frozen_catalog(),
     )
-    assert plan.components.driver is None
+    assert plan.components["driver"] is None
     assert plan.kept_driver
     assert plan.repository
 
@@ -422,22 +422,22 @@ def test_nvidias_packages_are_known_by_its_repository(tmp_path: Path) -> None:
     """Some of its Ubuntu packages have the revision of the archive's."""
     root = Root(tmp_path, "ubuntu-24.04")
     plan = root.plan(driver="580.95", cuda="none")
-    assert plan.components.driver
-    there = dict.fromkeys((package.name for package in plan.components.driver.packages), "580.95.05-0ubuntu1")
+    assert plan.components["driver"]
+    there = dict.fromkeys((package.name for package in plan.components["driver"].packages), "580.95.05-0ubuntu1")
     offers = dict.fromkeys(there, ("580.95.05-0ubuntu1", "580.126.16-1ubuntu1"))
     root.add(there)
     root.load("580.95.05")
     kept = root.plan(offers, cuda="none")
-    assert kept.components.driver
-    assert (kept.components.driver.version, kept.kept_driver) == ("580.95.05", None)
+    assert kept.components["driver"]
+    assert (kept.components["driver"].version, kept.kept_driver) == ("580.95.05", None)
 
 
 def test_a_verified_driver_of_the_archive_is_shown_in_its_installed_version(tmp_path: Path) -> None:
     root = Root(tmp_path, "ubuntu-24.04")
     before = root.plan(driver="580", driver_source="distro", cuda="none")
-    assert before.components.driver
+    assert before.components["driver"]
     root.verify(before)
-    names = [package.name for package in before.components.driver.packages]
+    names = [package.name for package in before.components["driver"].packages]
     root.remove(*names)
     root.add(dict.fromkeys(names, "580.126.09-0ubuntu0.24.04.1"))
     root.load("580.126.09")
@@ -451,7 +451,7 @@ def test_a_driver_of_others_with_known_vulnerabilities_stays_with_a_warning(tmp_
     root.add(dict.fromkeys(("nvidia-utils-580-server", "nvidia-dkms-580-server-open"), "580.126.16-0ubuntu0.24.04.1"))
     root.load("580.126.16")
     plan = root.plan()
-    assert plan.components.driver is None
+    assert plan.components["driver"] is None
     assert "security-floor" in [warning.code for warning in plan.warnings]
 
 
@@ -463,16 +463,16 @@ def test_the_reason_says_why_a_working_driver_of_others_is_replaced(others: Root
 def test_a_driver_of_others_that_does_not_support_a_new_gpu_is_replaced(others: Root) -> None:
     others.gpu("3182", "0000:06:00.0")  # a B300: branch 580 is the first
     plan = others.plan()
-    assert plan.components.driver
-    assert plan.components.driver.branch != "570"
+    assert plan.components["driver"]
+    assert plan.components["driver"].branch != "570"
     assert "does not support" in because(plan, "driver")
 
 
 def test_a_driver_of_others_with_the_plan_s_packages_is_managed_in_its_version(tmp_path: Path) -> None:
     root = Root(tmp_path)
     plan = root.plan(OLD, cuda="none")
-    assert plan.components.driver
-    root.add({package.name: package.version for package in plan.components.driver.packages})
+    assert plan.components["driver"]
+    root.add({package.name: package.version for package in plan.components["driver"].packages})
     root.load("580.126.16")
     kept = root.plan(NEW, cuda="none")
     assert versions(kept)["driver"] == "580.126.16"
@@ -488,7 +488,7 @@ def test_latest_contradicts_a_hold(tmp_path: Path) -> None:
     (problem,) = root.plan(driver="latest").problems
     assert problem.code == "package-held"
     assert "gpu_stack_driver=latest would change driver 570.211.01" in problem.message
-    assert root.plan().components.driver is None
+    assert root.plan().components["driver"] is None
 
 
 def test_the_latest_library_contradicts_a_hold(tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ def test_a_kernel_for_which_dkms_builds_no_module_matters_to_dkms_alone(
     put(tmp_path, "/proc/sys/kernel/osrelease", "6.17.0-1022-azure\n")
     root.add(dict.fromkeys(("nvidia-utils-550-server", modules), "550.163.01-0ubuntu0.24.04.1"))
     root.load("550.163.01")
-    assert (root.plan().components.driver is None) == stays
+    assert (root.plan().components["driver"] is None) == stays
 
 
 def test_nothing_is_tried_on_a_host_on_which_nothing_is(tmp_path: Path) -> None:
