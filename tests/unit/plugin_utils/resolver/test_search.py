@@ -338,3 +338,12 @@ def test_the_problems_are_those_of_the_candidate_that_is_closest(distro, gpu, ho
     made = plan_untried(distro, gpu, host=host, tensorflow="none", **request_)
     assert len(made["problems"]) == 1
     assert made["problems"][0]["message"] == snapshot
+
+
+@pytest.mark.parametrize(("driver", "found"), [("470.256.02", ["driver-too-old-for-cuda"]), ("535.183.01", [])])
+def test_requirements_that_can_be_met_but_not_together_are_a_problem(driver, found):
+    """TensorFlow's CUDA is offered, and the loaded driver runs another one: the plan must not go without TensorFlow."""
+    asked = {"driver": "none", "tensorflow": "2.19.1", "tensorflow_cuda_libraries": "system", "pytorch": "none"}
+    made = plan("ubuntu-22.04", "A100", host={"loaded_driver": driver}, **asked)
+    assert codes(made) == found
+    assert (made["components"]["tensorflow"] is None) == bool(found)
