@@ -6,6 +6,7 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
@@ -35,6 +36,15 @@ def lock_for(
 
     variant: what messages add to the release; offered: the Pythons that it has wheels for.
     """
+    reduced = context.reduced(host=("pythons", "default_python", "cpu", "cpu_flags")).with_gpus(())
+    chosen, problems = _lock_for(reduced, lock, variant, offered)
+    return chosen, list(problems)
+
+
+@functools.lru_cache(maxsize=8192)  # a few hundred for each set of Pythons; GPUs have nothing to do with it
+def _lock_for(
+    context: ResolveContext, lock: locks.Lock, variant: str, offered: tuple[str, ...]
+) -> tuple[locks.Lock, tuple[Problem, ...]]:
     default, pythons = _pythons(context)
     supporting = [p for p in pythons if p in offered]
     if supporting:
@@ -45,15 +55,14 @@ def lock_for(
         chosen = locks.choose_python(context.catalog, lock, default, started or whole or supporting)
         package = lacking[chosen.python]
         problems = [locks.no_wheel(chosen, package)] if package else locks.no_lock(context.catalog, chosen)
-        return chosen, [*problems, *_cpu_problems(context, chosen)]
-    return dataclasses.replace(lock, python=default), [
-        Problem(
-            "python-not-supported",
-            f"{LABELS[lock.framework]} {lock.version}{variant} is made for Python {', '.join(offered)}; "
-            f"this host has Python {', '.join(pythons)}",
-            f"install one of those Pythons, or set gpu_stack_{lock.framework} to another release",
-        )
-    ]
+        return chosen, (*problems, *_cpu_problems(context, chosen))
+    unserved = Problem(
+        "python-not-supported",
+        f"{LABELS[lock.framework]} {lock.version}{variant} is made for Python {', '.join(offered)}; "
+        f"this host has Python {', '.join(pythons)}",
+        f"install one of those Pythons, or set gpu_stack_{lock.framework} to another release",
+    )
+    return dataclasses.replace(lock, python=default), (unserved,)
 
 
 def _cpu_problems(context: ResolveContext, lock: locks.Lock) -> list[Problem]:

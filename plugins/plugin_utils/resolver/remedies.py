@@ -224,7 +224,10 @@ def _pythons(choices: Choices, trial: Trial) -> Iterator[Remedy]:
         known - set(have),
         key=lambda p: (p not in offered.available, abs(_minor(p) - _minor(offered.default)), -_minor(p)),
     )
-    for python in near[:8]:
+    near = near[:8]
+    if not trial.attempt(request, dataclasses.replace(host, pythons=(*have, *near), default_python=own)).ok:
+        return  # what does not fit with all of them fits with none
+    for python in near:
         changed = dataclasses.replace(host, pythons=(*have, python), default_python=own)
         made = trial.attempt(request, changed)
         if made.ok:
