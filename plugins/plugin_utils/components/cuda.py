@@ -312,8 +312,8 @@ def _preferences(_context: ResolveContext) -> tuple[Preference, ...]:
 
     NVIDIA's repository comes before the archive, then the better branch, the newest toolkit, the newest driver.
     """
-    nvidias = Preference(less={"source": lambda facts: int(facts.get("cuda.source") != "nvidia")})
-    newest = Preference(lambda facts: versions.key(facts.get("cuda.release", "")))
+    nvidias = Preference("cuda", less={"source": lambda facts: int(facts.get("cuda.source") != "nvidia")})
+    newest = Preference("cuda", lambda facts: versions.key(facts.get("cuda.release", "")))
     return (driver.NVIDIAS, nvidias, driver.TIER, newest, driver.NEWEST)
 
 
@@ -436,6 +436,10 @@ def _without_ptx(plan: Plan) -> str | None:
 CHOICE = Choice(
     name="cuda",
     candidates=_candidates,
+    # Of a series the newest release serves everything that an older one for the same drivers does.
+    alike=lambda facts: tuple(
+        facts.get(f"cuda.{name}") for name in ("source", "version", "needs_driver", "min_driver")
+    ),
     known=known_toolkits,
     published=published,
     rules=_rules,

@@ -67,9 +67,11 @@ def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
     It says what limits each version, and what was interpreted.
     """
     catalog = of_architecture(catalog, host.architecture)
-    once = functools.partial(plan_once, catalog)
+    once = functools.cache(functools.partial(plan_once, catalog))  # what is kept is asked again
     kept = keeping.keep(CHOICES, catalog, read.request, host, once)
-    plan = resolve(catalog, kept.request, kept.host, functools.partial(_plan_kept, catalog, once))
+    plan = _with_remedies(
+        catalog, once(kept.request, kept.host), kept.host, functools.partial(_plan_kept, catalog, once)
+    )
     plan = keeping.explained(CHOICES, kept, with_limits(catalog, plan, kept.host, kept), catalog)
     notes = [PlanWarning("request-interpreted", note) for note in read.notes.values()]
     return dataclasses.replace(plan, warnings=(*notes, *plan.warnings))
@@ -81,21 +83,25 @@ def _plan_kept(catalog: Catalog, once: Attempt, request: Request, host: Host) ->
     return dataclasses.replace(once(kept.request, kept.host), request=request)
 
 
-def resolve(catalog: Catalog, request: Request, host: Host, attempt: Attempt | None = None) -> Plan:
+def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     """Return the newest consistent set for a host, or all problems with remedies that were planned.
 
-    What is there does not count; see plan_for_reading. attempt: plans a remedy, as if nothing were there by default.
+    What is there does not count; see plan_for_reading.
     """
     catalog = of_architecture(catalog, host.architecture)
-    plan = plan_once(catalog, request, host)
+    once = functools.partial(plan_once, catalog)
+    return _with_remedies(catalog, once(request, host), host, once)
+
+
+def _with_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -> Plan:
+    """Return a plan, with remedies that were planned where it has problems; attempt: plans a remedy."""
     # The remedy for a foreign driver, a hold or another processor is no change of the request or distribution.
     if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
         return plan
     final = (*foreign_drivers.PROBLEMS, holds.CODE, ARM_ONLY, frameworks.CPU_LACKS)
     if any(problem.code in final for problem in plan.problems):
         return plan
-    attempt = attempt or functools.partial(plan_once, catalog)
-    attempts = fallback.attempts(plan.request, attempt)
+    attempts = fallback.attempts(plan.request, functools.cache(attempt))  # remedies try the same again
     unlocked = functools.partial(plan_once, with_every_lock(catalog))
     remedies = find_remedies(CHOICES, catalog, plan, host, attempts, unlocked)
     if not remedies:

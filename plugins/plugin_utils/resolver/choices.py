@@ -78,9 +78,10 @@ class Preference:
     """A place in the order of preference.
 
     what is best has the largest value. less: how much is taken away, by the name of a preference that can be left out;
-    of several the largest counts.
+    of several the largest counts. choice: the only one whose facts it reads, if there is one.
     """
 
+    choice: str | None = None
     value: Callable[[Facts], Any] | None = None
     less: Mapping[str, Callable[[Facts], int]] = dataclasses.field(default_factory=dict)
 

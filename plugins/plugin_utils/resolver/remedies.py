@@ -8,7 +8,6 @@ distribution release.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
@@ -41,7 +40,7 @@ def find_remedies(
         request = dataclasses.replace(request, expect_gpus=str(len(plan.gpus)))
     if "no-framework" in codes:
         request = dataclasses.replace(request, **{FRAMEWORKS[0]: "auto"})
-    trials = [Trial(catalog, plan, request, host, functools.cache(attempt)) for attempt in attempts]
+    trials = [Trial(catalog, plan, request, host, attempt) for attempt in attempts]
     whole = trials[-1]
     found: list[Remedy] = []
     if "no-gpu" in codes and host.described:

@@ -59,6 +59,7 @@ class _Search:
             for row in rows
         ]
         self._decided: dict[str, list[Taken]] = {}
+        self._following: dict[tuple[str, frozenset[tuple[str, str]]], list[Taken]] = {}
         self._combined: dict[Row, list[Path]] = {}
         self._furthest: tuple[int, Path] = (0, {})
         self._conflicts: dict[str, list[Problem]] = {}
@@ -125,22 +126,39 @@ class _Search:
         if len(row) == 1:
             return ({row[0]: taken} for taken in self._candidates(row[0], path))
         if row not in self._combined:
-            lists = [self._candidates(name, path) for name in row]
-            options = (dict(zip(row, each, strict=True)) for each in itertools.product(*lists))
-            rules, preferences = self.within[number], self.choices[row[-1]].preferences(self.context)
-            ranked = []
-            for option in options:
-                facts = _facts(option.values())
-                if not _broken(rules, facts):
-                    ranked.append((tuple(p.of(facts, self.context.relaxed) for p in preferences), option))
-            ranked.sort(key=lambda each: each[0], reverse=True)
-            self._combined[row] = [option for _score, option in ranked]
+            self._combined[row] = self._combinations(number, [list(self._candidates(name, path)) for name in row])
         return self._combined[row]
+
+    def _combinations(self, number: int, lists: Sequence[Sequence[Taken]]) -> list[Path]:
+        """Return what the choices of a row may be together, the best first."""
+        row, relaxed = self.rows[number], self.context.relaxed
+        preferences = list(enumerate(self.choices[row[-1]].preferences(self.context)))
+        # The values of the preferences that read the facts of one choice: per candidate, not per set.
+        alone = {
+            id(taken): {n: p.of(taken.candidate.facts, relaxed) for n, p in preferences if p.choice == name}
+            for name, found in zip(row, lists, strict=True)
+            for taken in found
+        }
+        ranked = []
+        for option in itertools.product(*lists):
+            facts = _facts(option)
+            if not _broken(self.within[number], facts):
+                values: dict[int, Any] = {}
+                for taken in option:
+                    values.update(alone[id(taken)])
+                ranked.append(([values[n] if p.choice else p.of(facts, relaxed) for n, p in preferences], option))
+        ranked.sort(key=lambda each: each[0], reverse=True)
+        return [dict(zip(row, option, strict=True)) for _score, option in ranked]
 
     def _candidates(self, name: str, path: Path) -> Iterable[Taken]:
         choice = self.choices[name]
-        if choice.after:
+        if choice.optional:  # which serves all that is decided, each time something else
             return self._fitting(choice, path)
+        if choice.after:
+            key = name, frozenset(self._known(choice, path).items())
+            if key not in self._following:
+                self._following[key] = list(self._fitting(choice, path))
+            return self._following[key]
         if name not in self._decided:
             self._decided[name] = list(self._fitting(choice, path))
         return self._decided[name]
@@ -210,7 +228,8 @@ class _Search:
             option = next(iter(self._options(number, path)))
             whole = {**facts, **_facts(option.values())}
             broken = _broken(self.between[number], whole)
-            self._unmet[row[0]] = [problem for rule in broken for problem in rule.problems(whole)]
+            last = [other.name for other in self.choices.values() if other.optional][-1]
+            self._unmet[last] = [problem for rule in broken for problem in rule.problems(whole)]
             return number + 1, {**path, **option}
         lists = {name: [taken.candidate for taken in self._candidates(name, path)] for name in row}
         last = [name for name in self.choices if name in path or name in row][-1]
@@ -269,8 +288,14 @@ def _broken(rules: Iterable[Rule], facts: Facts) -> list[Rule]:
 
 
 def _facts(taken: Iterable[Taken]) -> dict[str, str]:
-    return _merged(each.candidate for each in taken)
+    facts: dict[str, str] = {}
+    for each in taken:
+        facts.update(each.candidate.facts)
+    return facts
 
 
 def _merged(candidates: Iterable[Candidate]) -> dict[str, str]:
-    return {name: value for candidate in candidates for name, value in candidate.facts.items()}
+    facts: dict[str, str] = {}
+    for candidate in candidates:
+        facts.update(candidate.facts)
+    return facts

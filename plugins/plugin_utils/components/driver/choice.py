@@ -148,8 +148,8 @@ TIER = Preference(
         "branch": lambda facts: int(facts.get("driver.tier", 0)),
     }
 )
-NVIDIAS = Preference(less={"source": lambda facts: int(facts.get("driver.source") != "nvidia")})
-NEWEST = Preference(lambda facts: versions.key(facts.get("driver.version", "")))
+NVIDIAS = Preference("driver", less={"source": lambda facts: int(facts.get("driver.source") != "nvidia")})
+NEWEST = Preference("driver", lambda facts: versions.key(facts.get("driver.version", "")))
 
 
 def too_old(context: ResolveContext, facts: Facts, floor: str, what: str) -> Problem:

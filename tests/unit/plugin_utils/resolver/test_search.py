@@ -340,10 +340,19 @@ def test_the_problems_are_those_of_the_candidate_that_is_closest(distro, gpu, ho
     assert made["problems"][0]["message"] == snapshot
 
 
-@pytest.mark.parametrize(("driver", "found"), [("470.256.02", ["driver-too-old-for-cuda"]), ("535.183.01", [])])
-def test_requirements_that_can_be_met_but_not_together_are_a_problem(driver, found):
-    """TensorFlow's CUDA is offered, and the loaded driver runs another one: the plan must not go without TensorFlow."""
-    asked = {"driver": "none", "tensorflow": "2.19.1", "tensorflow_cuda_libraries": "system", "pytorch": "none"}
-    made = plan("ubuntu-22.04", "A100", host={"loaded_driver": driver}, **asked)
-    assert codes(made) == found
-    assert (made["components"]["tensorflow"] is None) == bool(found)
+@pytest.mark.parametrize(
+    ("host", "driver", "found"),
+    [
+        ({"loaded_driver": "470.256.02"}, "none", "the loaded driver is 470.256.02"),
+        ({}, "470", "the requested driver is 470"),
+    ],
+)
+def test_what_each_fits_alone_and_not_together_is_a_problem(host, driver, found):
+    """The driver runs CUDA 11, the host can have the CUDA 12 that TensorFlow loads: no plan leaves TensorFlow out."""
+    request = {"driver": driver, "tensorflow": "2.18", "tensorflow_cuda_libraries": "system"}
+    made = plan_untried("ubuntu-22.04", "A100", host=host, **request)
+    assert codes(made) == ["driver-too-old-for-cuda"]
+    assert re.fullmatch(
+        rf"CUDA 12\.\S+ needs driver 525\.60\.13 or newer; {re.escape(found)}", texts(made["problems"])[0]
+    )
+    assert plan_untried("ubuntu-22.04", "A100", host=host, **{**request, "tensorflow": "2.13"})["ok"]
