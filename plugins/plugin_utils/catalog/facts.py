@@ -150,15 +150,3 @@ def probe_options(catalog: Catalog) -> dict[str, Any]:
         "module_compressors": dict(catalog.packages.module_compressors),
         "prebuilt_modules": catalog.packages.prebuilt_modules,
     }
-
-
-def published_versions(catalog: Catalog, name: str) -> list[str]:
-    """Return the versions of a component in the catalog; of a driver branch without any, the branch."""
-    return {
-        "driver": [v for b in catalog.driver.branches for v in [b.branch, *(known.version for known in b.versions)]],
-        "cuda": [v for t in catalog.cuda.toolkits for v in [t.version, *(release.version for release in t.releases)]],
-        "cudnn": [v.version for v in catalog.cudnn.versions],
-        "nccl": [b.version for b in catalog.nccl.builds],
-        "tensorflow": [r.version for r in catalog.tensorflow.releases if r.sass],
-        "pytorch": [r.version for r in catalog.pytorch.releases],
-    }[name]

@@ -5,6 +5,7 @@ A component is a module beside this one with a subclass of PackagedPart or Envir
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
@@ -39,22 +40,19 @@ PlannedPackages = TypeVar("PlannedPackages", bound=PackagedComponent)
 PlannedEnvironment = TypeVar("PlannedEnvironment", bound=FrameworkComponent)
 
 
-class Part(Generic[Planned]):
+class Part(abc.ABC, Generic[Planned]):
     """A component on a host.
 
-    name: in requests, plans and evidence; label: in messages; record: of what is planned;
-    role: what installs it. follows_host: fields of the plan
-    with packages that it compiles with, which follow the host and not the request. role_fields: fields that the role
-    has variables for, which users must not set to another value. build_variables: those with the packages that it
-    compiles with. findings: of `check`. in_kernel: the loaded version is that of a kernel module. in_summary: the
-    summary of a run has a column for it.
+    name: in requests, plans and evidence; label: in messages; record: the type of what is planned; role: what installs
+    it. role_fields: fields of the record that are variables of the role, too, so that users must not set those to
+    another value. build_variables: the role's variables with packages to compile with. findings: those of `check`.
+    in_kernel: whether it is loaded as a kernel module. in_summary: whether the summary of a run has a column for it.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
     record: ClassVar[type[Component]]
     role: ClassVar[str]
-    follows_host: ClassVar[tuple[str, ...]] = ()
     role_fields: ClassVar[tuple[str, ...]] = ()
     build_variables: ClassVar[tuple[str, ...]] = ()
     findings: ClassVar[tuple[FindingSpec, ...]] = ()
@@ -65,17 +63,17 @@ class Part(Generic[Planned]):
         """Return the component of a plan; None where it is left out."""
         return cast("Planned | None", components.get(self.name))
 
+    @abc.abstractmethod
     def installed(self, planned: Planned | None, probe: Probe, catalog: Catalog) -> str | None:
         """Return the version that is on the host, whether it is the planned one or not; None without one."""
-        raise NotImplementedError
 
     def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
         """Return what a plan removes for the component."""
         return Removal()
 
+    @abc.abstractmethod
     def change(self, row: ComponentChange, plan: Plan, probe: Probe, removal: Removal) -> ComponentChange:
         """Return the change of a planned component. row: the change without action, note and packages."""
-        raise NotImplementedError
 
     def unplanned(self, row: ComponentChange, plan: Plan) -> ComponentChange:
         """Return the row of a component that is not planned, with what else there is to say."""
@@ -89,24 +87,20 @@ class Part(Generic[Planned]):
         """Return how a table names the packages that are removed."""
         return ", ".join(change.removed)
 
+    @abc.abstractmethod
     def origin(self, planned: Planned) -> str:
         """Return where a planned component is from, for a table."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def entries(self, catalog: Catalog) -> Mapping[str, Any]:
         """Return the entries of the catalog by version."""
-        raise NotImplementedError
 
     def loaded(self, probe: Probe) -> str:
-        """Return the version of the loaded kernel module, of a component that has one."""
-        raise NotImplementedError
-
-    def build_packages(self, planned: Planned) -> tuple[str, ...]:
-        """Return the names of the packages that it compiles with on the host."""
-        return tuple(name for field in self.follows_host for name in getattr(planned, field))
+        """Return the version of the loaded kernel module; empty for a component without one."""
+        return ""
 
     def missing_to_compile(self, planned: Planned, probe: Probe) -> tuple[str, ...]:
-        """Return those of them that this host lacks."""
+        """Return the packages that it compiles with and that this host lacks."""
         return ()
 
     def check(self, planned: Planned, plan: Plan, probe: Probe, findings: Findings) -> None:
@@ -182,9 +176,9 @@ class EnvironmentPart(Part[PlannedEnvironment]):
         note = self.other_build(planned, found)
         return dataclasses.replace(row, action=INSTALL if note else KEEP, note=note)
 
+    @abc.abstractmethod
     def releases(self, catalog: Catalog) -> Iterable[FrameworkRelease]:
         """Return the framework's releases."""
-        raise NotImplementedError
 
     def entries(self, catalog: Catalog) -> Mapping[str, FrameworkRelease]:
         """Return the releases by version."""

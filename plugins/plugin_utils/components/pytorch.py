@@ -293,7 +293,6 @@ class Pytorch(EnvironmentPart[PytorchComponent]):
     training = "smoke training with PyTorch"
     training_file = PYTORCH.training_file
     path = PYTORCH.path
-    follows_host = ("compiler_packages", "header_packages")
     build_variables = ("pytorch_env_build_packages",)
     findings = (TRITON_BUILD_MISSING,)
 

@@ -26,6 +26,7 @@ COMPONENTS: tuple[tuple[Choice, Part[Any]], ...] = (
 )
 CHOICES = tuple(choice for choice, _part in COMPONENTS)
 AFTER = {choice.name: choice.after for choice in CHOICES}
+PUBLISHED = {choice.name: choice.published for choice in CHOICES}
 # What stands first gets its best version first; what stands in one row is decided together. What is in no row follows.
 PREFERENCE = (
     ("tensorflow",),

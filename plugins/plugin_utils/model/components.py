@@ -20,16 +20,17 @@ LABELS = {
 COMPONENTS = tuple(LABELS)
 PACKAGED = ("driver", "cuda", "cudnn", "nccl")
 FRAMEWORKS = tuple(framework.name for framework in frameworks.FRAMEWORKS)
-TRAINING_FILES = {framework.name: framework.training_file for framework in frameworks.FRAMEWORKS}
 
 
 class Component:
     """What is planned of a component: a frozen dataclass of its module, and in JSON an object with its fields.
 
-    name: of the one component that has such a record.
+    name: of the one component that has such a record. follows_host: its fields with packages that it compiles with on
+    the host, which follow the host and not the request.
     """
 
     name: ClassVar[str] = ""
+    follows_host: ClassVar[tuple[str, ...]] = ()
     version: str
 
     @classmethod
@@ -42,6 +43,11 @@ class Component:
     def full_version(self) -> str:
         """The version to show."""
         return self.version
+
+    @property
+    def build_packages(self) -> tuple[str, ...]:
+        """The names of the packages that it compiles with on the host."""
+        return tuple(name for field in self.follows_host for name in getattr(self, field))
 
 
 class PackagedComponent(Component):
@@ -77,6 +83,7 @@ class DriverComponent(PackagedComponent):
     """
 
     name: ClassVar[str] = "driver"
+    follows_host: ClassVar[tuple[str, ...]] = ("kernel_headers", "kernel_compilers", "kernel_tools")
     version: str
     branch: str
     kernel_modules: str
@@ -96,11 +103,6 @@ class DriverComponent(PackagedComponent):
     def all_packages(self) -> tuple[Package, ...]:
         """All packages, those that pin its versions first."""
         return (*self.pinning_packages, *self.packages)
-
-    @property
-    def build_packages(self) -> tuple[str, ...]:
-        """The packages that the kernel modules are built with. They follow the host's kernels, not the request."""
-        return (*self.kernel_headers, *self.kernel_compilers, *self.kernel_tools)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +154,7 @@ class PytorchComponent(FrameworkComponent):
     """
 
     name: ClassVar[str] = "pytorch"
+    follows_host: ClassVar[tuple[str, ...]] = ("compiler_packages", "header_packages")
     version: str
     python: str
     cuda: str
@@ -160,11 +163,6 @@ class PytorchComponent(FrameworkComponent):
     index: str
     compiler_packages: tuple[str, ...] = ()
     header_packages: tuple[str, ...] = ()
-
-    @property
-    def build_packages(self) -> tuple[str, ...]:
-        """The packages that it compiles with when it runs. They follow the host's Python, not the request."""
-        return (*self.compiler_packages, *self.header_packages)
 
 
 class Components(Mapping[str, Component | None]):

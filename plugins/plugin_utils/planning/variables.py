@@ -18,10 +18,14 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, FRAMEWORKS, PARTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import (
+    BY_NAME,
+    FRAMEWORKS,
+    PARTS,
+    PUBLISHED,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     Components,
     CudaComponent,
@@ -326,7 +330,7 @@ def _dropped_zero(name: str, component: str, value: Any, catalog: Catalog) -> st
     """Return a message if YAML dropped the last zero of an unquoted version, and a version with that zero exists."""
     if not isinstance(value, float) or component not in BY_NAME:
         return None
-    published = published_versions(catalog, component)
+    published = PUBLISHED[component](catalog)
     if name.endswith("_python"):
         releases = [release for part in FRAMEWORKS for release in part.releases(catalog)]
         published = [python for release in releases for python in release.pythons]

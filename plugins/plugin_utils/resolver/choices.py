@@ -96,8 +96,8 @@ class Preference:
 class Evaluated:
     """A candidate beside what is decided.
 
-    own: its problems that count; rules: those of its choice, of which the first that it breaks is told; others: those
-    of other choices; beside: the facts of what is decided.
+    own: its own problems, as far as they count; rules: those of its choice, of which only the first that it breaks is
+    reported; others: the rules of other choices; beside: the facts of what is decided.
     """
 
     candidate: Candidate

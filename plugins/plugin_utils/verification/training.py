@@ -83,7 +83,7 @@ def stack_fingerprint(plan: Plan, project: Path = PROJECT) -> str:
         path = lock_texts.find(component.lock, project / "roles" / part.role / "files")
         if path:  # a user's own lock has its release and Python in its name
             locks[part.name] = hashlib.sha256(lock_texts.read(path, component.python).encode()).hexdigest()
-        for field in part.follows_host:
+        for field in component.follows_host:
             del components[part.name][field]
     text = json.dumps({"components": components, "locks": locks}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

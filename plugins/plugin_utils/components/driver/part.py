@@ -22,7 +22,6 @@ class Driver(PackagedPart[DriverComponent]):
     label = "NVIDIA driver"
     record = DriverComponent
     role = "nvidia_driver"
-    follows_host = ("kernel_headers", "kernel_compilers", "kernel_tools")
     role_fields = ("kernel_modules", "profile")
     build_variables = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
     in_kernel = True
@@ -49,7 +48,7 @@ class Driver(PackagedPart[DriverComponent]):
 
     def missing_to_compile(self, planned: DriverComponent, probe: Probe) -> tuple[str, ...]:
         """Return the headers, compilers and tools that are not installed."""
-        return tuple(name for name in self.build_packages(planned) if name not in probe.kernel.installed_packages)
+        return tuple(name for name in planned.build_packages if name not in probe.kernel.installed_packages)
 
     def origin(self, planned: DriverComponent) -> str:
         """Return the archive and the kernel modules."""

@@ -97,7 +97,7 @@ def _plan_fingerprint(plan: Plan) -> str:
     """
     found = {part: planned for part in PACKAGED if (planned := part.planned(plan.components))}
     bare: dict[str, Any] = {
-        part.name: dataclasses.replace(planned, **dict.fromkeys(part.follows_host, ()))
+        part.name: dataclasses.replace(planned, **dict.fromkeys(planned.follows_host, ()))
         for part, planned in found.items()
     }
     plan = dataclasses.replace(plan, components=plan.components.but(**bare))

@@ -65,8 +65,7 @@ def of_parts(
 
     Left out are variables that affect the transition only, and packages that follow the host's kernels and Python.
     """
-    present = [(part, component) for part in PARTS if (component := part.planned(plan.components))]
-    follow_host = {name for part, component in present for name in part.build_packages(component)}
+    follow_host = {name for component in plan.components.values() if component for name in component.build_packages}
     build_variables = {name for part in PARTS for name in part.build_variables}
     found: dict[str, str] = {}
     of_packages: dict[str, Any] = {}

@@ -84,8 +84,8 @@ class Context:
     def packages(self) -> list[str]:
         """The names of all packages that the plan installs, those to build modules with included."""
         planned = [package.name for part in self.components.packaged() for package in part.all_packages]
-        found = [(part, component) for part in FRAMEWORKS if (component := part.planned(self.components))]
-        compilers = [name for part, component in found for name in part.build_packages(component)]
+        frameworks = (part.planned(self.components) for part in FRAMEWORKS)
+        compilers = [name for component in frameworks if component for name in component.build_packages]
         return [*planned, *self.kernel_headers, *self.kernel_compilers, *compilers]
 
     @property
