@@ -23,7 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
@@ -122,7 +122,7 @@ def test_every_value_is_accepted(name: str) -> None:
 def test_the_example_is_planned_for_a_host_of_its_kind(tmp_path: Path, name: str) -> None:
     plan = plan_for_probe(Probe.from_json(probed(tmp_path, name)), request(name), frozen_catalog())
     assert [problem.message for problem in plan.problems] == []
-    assert {part for part in COMPONENTS if plan.components.get(part)} == HOSTS[name][4]
+    assert {part for part in BY_NAME if plan.components.get(part)} == HOSTS[name][4]
 
 
 def test_a_server_with_a_gpu_less_is_refused(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.pytorch import pytorch_candidates
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
@@ -143,6 +143,6 @@ def test_a_plan_is_refused_with_a_code_or_can_be_installed(distro: str) -> None:
         made = plan_once(CATALOG, Request.from_mapping(asked), host)
         assert made.ok or {problem.code for problem in made.problems} <= set(PROBLEMS), asked
         if made.ok:
-            accepted |= {part.lock for name in FRAMEWORKS if (part := made.components.framework(name))}
+            accepted |= {part.lock for name in frameworks.LABELS if (part := made.components.framework(name))}
     assert accepted
     assert {file: flaws(file) for file in accepted if flaws(file)} == {}

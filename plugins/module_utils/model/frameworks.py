@@ -40,6 +40,7 @@ PYTORCH = Framework(
     "pytorch", "PyTorch", "torch", training_file="smoke_train_pytorch", compile_cache="TRITON_CACHE_DIR"
 )
 FRAMEWORKS = (TENSORFLOW, PYTORCH)
+LABELS = {each.name: each.label for each in FRAMEWORKS}
 
 
 def paths(options: Any) -> dict[str, str]:

@@ -12,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import
 
 
 class Component:
-    """A component of the plan: one of KINDS, each a record with what its checks read."""
+    """A component of the plan: a record with what its checks read."""
 
     version: str
 
@@ -51,7 +51,7 @@ class Cuda(Packaged):
 
 @dataclasses.dataclass(frozen=True)
 class Library(Packaged):
-    """The planned cuDNN or NCCL."""
+    """A planned component of which checks read no more than that."""
 
     version: str
     packages: Tuple[Package, ...] = ()
@@ -79,12 +79,10 @@ class Pytorch(Component):
 
 
 C = TypeVar("C", bound=Component)
-# By the name of the component, in the order of a plan.
+# Those with a record of their own, by name; every other one is a Library.
 KINDS: Mapping[str, Type[Component]] = {
     "driver": Driver,
     "cuda": Cuda,
-    "cudnn": Library,
-    "nccl": Library,
     "tensorflow": Tensorflow,
     "pytorch": Pytorch,
 }
@@ -128,9 +126,9 @@ class Planned:
         """Read the fact gpu_stack_plan; raises records.RecordError with the path of a wrong field."""
         given = plan.get("components") or {}
         components = {
-            name: records.from_json(kind, given[name], "plan.components." + name)
-            for name, kind in KINDS.items()
-            if given.get(name) is not None
+            name: records.from_json(KINDS.get(name, Library), value, "plan.components." + name)
+            for name, value in given.items()
+            if value is not None
         }
         others = {name: value for name, value in plan.items() if name != "components"}
         return dataclasses.replace(records.from_json(cls, others, "plan"), components=components)

@@ -43,14 +43,12 @@ PlannedEnvironment = TypeVar("PlannedEnvironment", bound=FrameworkComponent)
 class Part(abc.ABC, Generic[Planned]):
     """A component on a host.
 
-    name: in requests, plans and evidence; label: in messages; record: the type of what is planned; role: what installs
-    it. role_fields: fields of the record that are variables of the role, too, so that users must not set those to
-    another value. build_variables: the role's variables with packages to compile with. findings: those of `check`.
-    in_kernel: whether it is loaded as a kernel module. in_summary: whether the summary of a run has a column for it.
+    record: the type of what is planned, which has the name and the label; role: what installs it. role_fields: fields
+    of the record that are variables of the role, too, so that users must not set those to another value.
+    build_variables: the role's variables with packages to compile with. findings: those of `check`. in_kernel: whether
+    it is loaded as a kernel module. in_summary: whether the summary of a run has a column for it.
     """
 
-    name: ClassVar[str]
-    label: ClassVar[str]
     record: ClassVar[type[Component]]
     role: ClassVar[str]
     role_fields: ClassVar[tuple[str, ...]] = ()
@@ -58,6 +56,16 @@ class Part(abc.ABC, Generic[Planned]):
     findings: ClassVar[tuple[FindingSpec, ...]] = ()
     in_kernel: ClassVar[bool] = False
     in_summary: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """The name in requests, plans and evidence."""
+        return self.record.name
+
+    @property
+    def label(self) -> str:
+        """The name in messages."""
+        return self.record.label
 
     def planned(self, components: Components) -> Planned | None:
         """Return the component of a plan; None where it is left out."""

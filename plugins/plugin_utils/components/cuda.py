@@ -434,7 +434,7 @@ def _without_ptx(plan: Plan) -> str | None:
 
 
 CHOICE = Choice(
-    name="cuda",
+    record=CudaComponent,
     candidates=_candidates,
     # Of a series the newest release serves everything that an older one for the same drivers does.
     alike=lambda facts: tuple(
@@ -468,8 +468,6 @@ CHOICE = Choice(
 class Cuda(PackagedPart[CudaComponent]):
     """The CUDA toolkit, from NVIDIA's repository or the distribution's archive."""
 
-    name = "cuda"
-    label = "CUDA toolkit"
     record = CudaComponent
     role = "cuda_toolkit"
     role_fields = ("home",)

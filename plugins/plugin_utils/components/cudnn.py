@@ -5,8 +5,10 @@ Runs on the controller; pure functions.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
@@ -47,8 +49,16 @@ PROBLEMS = {
 ABSENT = {"cudnn.version": NONE}
 
 
+@dataclasses.dataclass(frozen=True)
+class CudnnComponent(LibraryComponent):
+    """The cuDNN to install."""
+
+    name: ClassVar[str] = "cudnn"
+    label: ClassVar[str] = "cuDNN"
+
+
 def _candidates(context: ResolveContext, facts: Facts) -> Sequence[Candidate]:
-    absent = libraries.without_builds(context, "cudnn", ABSENT, facts)
+    absent = libraries.without_builds(context, CudnnComponent, ABSENT, facts)
     if absent:
         return [absent]
     reduced = libraries.reduced(context, "cudnn").with_gpus(())
@@ -114,7 +124,7 @@ def _build(context: ResolveContext, apt: CudnnApt, cuda_major: int, version: str
         if missing:
             exist = libraries.offered_whole(context, names)
             problems = [not_in_repository(context, f"cuDNN {version}", missing, exist, "cudnn")]
-    return libraries.build("cudnn", version, suffix or str(cuda_major), packages, problems)
+    return libraries.build(CudnnComponent, version, suffix or str(cuda_major), packages, problems)
 
 
 # What it fits ---------------------------------------------------------------------------------------------------------
@@ -197,7 +207,7 @@ def _around_holds(context: ResolveContext, found: Sequence[Evaluated], facts: Fa
     held = _held(context.catalog, context.host, holds.installed(context.host))
     # The libraries of one cuDNN for several CUDA majors have the same paths.
     others = [name for name in held if major_of(context.catalog, name) not in (0, *libraries.majors(context, facts))]
-    return libraries.around_holds(context, "cudnn", held, found, facts, is_excluded=bool(others))
+    return libraries.around_holds(context, CudnnComponent, held, found, facts, is_excluded=bool(others))
 
 
 def _lacks(context: ResolveContext) -> str:
@@ -206,7 +216,7 @@ def _lacks(context: ResolveContext) -> str:
 
 
 CHOICE = Choice(
-    name="cudnn",
+    record=CudnnComponent,
     after=("driver", "cuda", "pytorch"),
     candidates=_candidates,
     known=known,
@@ -217,7 +227,7 @@ CHOICE = Choice(
     absent=ABSENT,
     held=_held,
     around_holds=_around_holds,
-    explain=libraries.explain("cudnn"),
+    explain=libraries.explain(CudnnComponent),
     lacks=_lacks,
     pins=libraries.pins,
     constraints=libraries.constraints,
@@ -228,12 +238,10 @@ CHOICE = Choice(
 # On a host -----------------------------------------------------------------------------------------------------------
 
 
-class Cudnn(PackagedPart[LibraryComponent]):
+class Cudnn(PackagedPart[CudnnComponent]):
     """cuDNN from NVIDIA's repository, for the CUDA major of the toolkit."""
 
-    name = "cudnn"
-    label = "cuDNN"
-    record = LibraryComponent
+    record = CudnnComponent
     role = "cudnn"
     in_summary = False
 
@@ -250,7 +258,7 @@ class Cudnn(PackagedPart[LibraryComponent]):
         removed = tuple(sorted(name for name in native(probe) if re.fullmatch(pattern, name)))
         return Removal("replaces the build for another CUDA major", removed, (pattern,)) if removed else Removal()
 
-    def origin(self, planned: LibraryComponent) -> str:
+    def origin(self, planned: CudnnComponent) -> str:
         """Return the archive."""
         return "nvidia"
 

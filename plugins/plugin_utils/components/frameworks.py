@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
@@ -58,8 +58,7 @@ def _lock_for(
         return chosen, (*problems, *_cpu_problems(context, chosen))
     unserved = Problem(
         "python-not-supported",
-        f"{LABELS[lock.framework]} {lock.version}{variant} is made for Python {', '.join(offered)}; "
-        f"this host has Python {', '.join(pythons)}",
+        f"{lock.label}{variant} is made for Python {', '.join(offered)}; this host has Python {', '.join(pythons)}",
         f"install one of those Pythons, or set gpu_stack_{lock.framework} to another release",
     )
     return dataclasses.replace(lock, python=default), (unserved,)
@@ -70,7 +69,7 @@ def _cpu_problems(context: ResolveContext, lock: locks.Lock) -> list[Problem]:
     flags = context.host.cpu_flags
     if flags is None:
         return []
-    label = f"{LABELS[lock.framework]} {lock.version}"
+    label = lock.label
     lacking: list[str] = []
     for row in context.catalog.cpu.wheels:
         is_framework = row.package == lock.framework
@@ -87,7 +86,7 @@ def _cpu_problems(context: ResolveContext, lock: locks.Lock) -> list[Problem]:
 
 
 def _cpu_remedy(framework: str, is_virtual: bool) -> str:
-    leave_out = f"leave {LABELS[framework]} out with gpu_stack_{framework}=none"
+    leave_out = f"leave {frameworks.LABELS[framework]} out with gpu_stack_{framework}=none"
     if is_virtual:
         return (
             "give the virtual machine the processor of its host (CPU type `host`: `<cpu mode='host-passthrough'/>` of "

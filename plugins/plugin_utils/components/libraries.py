@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    LABELS,
     CudaComponent,
     DriverComponent,
     LibraryComponent,
@@ -29,6 +28,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, offered
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Constraint, Situation
+
+Library = type[LibraryComponent]
 
 
 def in_repository(context: ResolveContext, slugs: tuple[str, ...] | None) -> bool:
@@ -56,21 +57,24 @@ def reduced(context: ResolveContext, name: str) -> ResolveContext:
     return context.reduced(host=("offers", "repository_url"), request=(name,))
 
 
-def build(name: str, version: str, cuda: str, packages: Sequence[Package], problems: Sequence[Problem]) -> Candidate:
+def build(
+    library: Library, version: str, cuda: str, packages: Sequence[Package], problems: Sequence[Problem]
+) -> Candidate:
     """Return a build. cuda: the CUDA release, or the major alone, that it was built for."""
-    component = LibraryComponent(version, tuple(packages))
-    return Candidate("install", {f"{name}.version": version, f"{name}.cuda": cuda}, component, tuple(problems))
+    facts = {f"{library.name}.version": version, f"{library.name}.cuda": cuda}
+    return Candidate("install", facts, library(version, tuple(packages)), tuple(problems))
 
 
-def without_builds(context: ResolveContext, name: str, absent: Facts, facts: Facts) -> Candidate | None:
+def without_builds(context: ResolveContext, library: Library, absent: Facts, facts: Facts) -> Candidate | None:
     """Return what a library is where none of its builds can be used; None where they can."""
+    name = library.name
     wanted, cuda = getattr(context.request, name), facts.get("cuda.version")
     if wanted == "none":
         return Candidate("absent", absent, because=context.unmanaged(name))
     if cuda == NONE and wanted != "auto":
         problem = Problem(
             f"{name}-cuda-mismatch",
-            f"{LABELS[name]} {wanted} needs a CUDA toolkit; there is none",
+            f"{library.label} {wanted} needs a CUDA toolkit; there is none",
             f"set gpu_stack_cuda to a release, or gpu_stack_{name}=none",
         )
         return Candidate("absent", absent, problems=(problem,))
@@ -97,10 +101,11 @@ def serves_toolkit(facts: Facts) -> str:
     return f"CUDA {facts['cuda.version']} and these GPUs" if "cuda.version" in facts else "these GPUs"
 
 
-def explain(name: str) -> Callable[[ResolveContext, Candidate, Facts, Findings], None]:
+def explain(library: Library) -> Callable[[ResolveContext, Candidate, Facts, Findings], None]:
     """Return what adds the reason for a build."""
 
     def add(_context: ResolveContext, _candidate: Candidate, facts: Facts, findings: Findings) -> None:
+        name = library.name
         findings.reason(name, facts[f"{name}.version"], f"built for CUDA {facts[f'{name}.cuda']}")
 
     return add
@@ -142,7 +147,7 @@ def built_for(version: str) -> int:
 
 def around_holds(
     context: ResolveContext,
-    name: str,
+    library: Library,
     held: Mapping[str, str],
     found: Sequence[Evaluated],
     facts: Facts,
@@ -152,7 +157,7 @@ def around_holds(
 
     held: the library's own; is_excluded: they are in the way of every build.
     """
-    wanted = getattr(context.request, name)
+    wanted = getattr(context.request, library.name)
     fitting = [each for each in found if not is_excluded and holds.agrees(context, _packages(each))]
     if wanted == "auto" and held:
         fitting = [each for each in fitting if set(held) & {package.name for package in _packages(each)}]
@@ -163,8 +168,8 @@ def around_holds(
         return BesideHolds(fitting, because=holds.because(deciding))
     cuda = facts.get("cuda.version", "")
     why = next((problem.message for each in fitting for problem in each.problems), f"none is for CUDA {cuda}")
-    asked = "" if wanted == "auto" else f"; gpu_stack_{name}={wanted} is requested"
-    why = f"no {LABELS[name]} keeps them beside CUDA {cuda}: {why}{asked}"
+    asked = "" if wanted == "auto" else f"; gpu_stack_{library.name}={wanted} is requested"
+    why = f"no {library.label} keeps them beside CUDA {cuda}: {why}{asked}"
     return BesideHolds((), holds.problem(deciding, why))
 
 

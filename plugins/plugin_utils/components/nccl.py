@@ -5,7 +5,9 @@ Runs on the controller; pure functions.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
@@ -42,8 +44,16 @@ PROBLEMS = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class NcclComponent(LibraryComponent):
+    """The NCCL to install."""
+
+    name: ClassVar[str] = "nccl"
+    label: ClassVar[str] = "NCCL"
+
+
 def _candidates(context: ResolveContext, facts: Facts) -> Sequence[Candidate]:
-    absent = libraries.without_builds(context, "nccl", {}, facts)
+    absent = libraries.without_builds(context, NcclComponent, {}, facts)
     if absent:
         return [absent]
     return _ordered(libraries.reduced(context, "nccl").with_gpus(()), facts.get("cuda.version"))
@@ -98,7 +108,7 @@ def _build(context: ResolveContext, version: str, suffix: str) -> Candidate:
             not_in_repository(context, f"NCCL {version} for CUDA {suffix}", missing or apt.packages, exist, "nccl")
         ]
     packages = [Package(name, v) for name, v in found.items() if v]
-    return libraries.build("nccl", version, suffix, packages, problems)
+    return libraries.build(NcclComponent, version, suffix, packages, problems)
 
 
 # What it fits ---------------------------------------------------------------------------------------------------------
@@ -158,7 +168,7 @@ def majors_on_hold(context: ResolveContext, there: Mapping[str, str]) -> dict[st
 
 def _around_holds(context: ResolveContext, found: Sequence[Evaluated], facts: Facts) -> BesideHolds:
     held = _held(context.catalog, context.host, holds.installed(context.host))
-    return libraries.around_holds(context, "nccl", held, found, facts)
+    return libraries.around_holds(context, NcclComponent, held, found, facts)
 
 
 def _lacks(context: ResolveContext) -> str:
@@ -167,7 +177,7 @@ def _lacks(context: ResolveContext) -> str:
 
 
 CHOICE = Choice(
-    name="nccl",
+    record=NcclComponent,
     after=("driver", "cuda"),
     candidates=_candidates,
     known=known,
@@ -178,7 +188,7 @@ CHOICE = Choice(
     serves=libraries.serves_toolkit,
     held=_held,
     around_holds=_around_holds,
-    explain=libraries.explain("nccl"),
+    explain=libraries.explain(NcclComponent),
     lacks=_lacks,
     pins=libraries.pins,
     constraints=libraries.constraints,
@@ -190,16 +200,14 @@ CHOICE = Choice(
 # On a host -----------------------------------------------------------------------------------------------------------
 
 
-class Nccl(PackagedPart[LibraryComponent]):
+class Nccl(PackagedPart[NcclComponent]):
     """NCCL from NVIDIA's repository, built for the toolkit's CUDA."""
 
-    name = "nccl"
-    label = "NCCL"
-    record = LibraryComponent
+    record = NcclComponent
     role = "nccl"
     in_summary = False
 
-    def origin(self, planned: LibraryComponent) -> str:
+    def origin(self, planned: NcclComponent) -> str:
         """Return the archive."""
         return "nvidia"
 

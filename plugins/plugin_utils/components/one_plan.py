@@ -70,7 +70,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
     if check_processors(catalog, host, findings):
         return _plan(host, request, gpus, NOTHING, None, findings)
     limiting = tuple(gpu for gpu in gpus if f"gpu {gpu.name}" not in relaxed)
-    context = ResolveContext(catalog, host, limit(request, host, findings), limiting, relaxed)
+    context = ResolveContext(catalog, host, limit(request, CHOICES, host, findings), limiting, relaxed)
     if architectures.check(context, CHOICES, findings):
         return _plan(host, request, gpus, NOTHING, None, findings)
     if host.offers is None and request.scope == "host":
@@ -85,7 +85,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
         if choice.complete and choice.name in planned:
             planned[choice.name] = choice.complete(context, planned[choice.name], findings)
     components = NOTHING.but(**planned)
-    check_frameworks(request, components, findings)
+    check_frameworks(request, CHOICES, components, findings)
     for choice in CHOICES:
         if choice.marked and choice.name in planned:
             gpus = choice.marked(catalog, gpus, findings)

@@ -248,7 +248,7 @@ def _stays(context: ResolveContext, verified: Sequence[Part]) -> Sequence[Part]:
 
 
 CHOICE = Choice(
-    name="pytorch",
+    record=PytorchComponent,
     after=("driver", "cuda"),
     candidates=_candidates,
     known=known_pytorches,
@@ -286,8 +286,6 @@ TRITON_BUILD_MISSING = FindingSpec(
 class Pytorch(EnvironmentPart[PytorchComponent]):
     """PyTorch in an environment of its own, with the CUDA libraries of its wheels."""
 
-    name = PYTORCH.name
-    label = PYTORCH.label
     record = PytorchComponent
     role = "pytorch_env"
     training = "smoke training with PyTorch"

@@ -435,7 +435,7 @@ def _misfit(trial: KeptTrial) -> str | None:
 
 
 CHOICE = Choice(
-    name="tensorflow",
+    record=TensorflowComponent,
     candidates=_candidates,
     known=known_tensorflows,
     published=published,
@@ -460,8 +460,6 @@ CHOICE = Choice(
 class Tensorflow(EnvironmentPart[TensorflowComponent]):
     """TensorFlow in an environment of its own, with CUDA libraries of its wheels or of the system."""
 
-    name = TENSORFLOW.name
-    label = TENSORFLOW.label
     record = TensorflowComponent
     role = "tensorflow_env"
     training = "smoke training"

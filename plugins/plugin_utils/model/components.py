@@ -1,4 +1,4 @@
-"""The components of the stack: their names, labels and order, and what a plan decides about each."""
+"""What a plan decides about components."""
 
 from __future__ import annotations
 
@@ -6,30 +6,19 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Self
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
-
-# In the order of tables. The keys are also the request's names and those of the plan's JSON.
-LABELS = {
-    "driver": "NVIDIA driver",
-    "cuda": "CUDA toolkit",
-    "cudnn": "cuDNN",
-    "nccl": "NCCL",
-    **{framework.name: framework.label for framework in frameworks.FRAMEWORKS},
-}
-COMPONENTS = tuple(LABELS)
-PACKAGED = ("driver", "cuda", "cudnn", "nccl")
-FRAMEWORKS = tuple(framework.name for framework in frameworks.FRAMEWORKS)
 
 
 class Component:
     """What is planned of a component: a frozen dataclass of its module, and in JSON an object with its fields.
 
-    name: of the one component that has such a record. follows_host: its fields with packages that it compiles with on
-    the host, which follow the host and not the request.
+    name: of the component that has such a record, as in requests and in the plan's JSON; label: in messages.
+    follows_host: its fields with packages that it compiles with on the host, which follow the host and not the request.
     """
 
-    name: ClassVar[str] = ""
+    name: ClassVar[str]
+    label: ClassVar[str]
     follows_host: ClassVar[tuple[str, ...]] = ()
     version: str
 
@@ -83,6 +72,7 @@ class DriverComponent(PackagedComponent):
     """
 
     name: ClassVar[str] = "driver"
+    label: ClassVar[str] = "NVIDIA driver"
     follows_host: ClassVar[tuple[str, ...]] = ("kernel_headers", "kernel_compilers", "kernel_tools")
     version: str
     branch: str
@@ -110,6 +100,7 @@ class CudaComponent(PackagedComponent):
     """The CUDA toolkit to install: `version` is the series (13.2), `release` the whole number (13.2.1)."""
 
     name: ClassVar[str] = "cuda"
+    label: ClassVar[str] = "CUDA toolkit"
     version: str
     release: str
     source: str
@@ -126,7 +117,7 @@ class CudaComponent(PackagedComponent):
 
 @dataclasses.dataclass(frozen=True)
 class LibraryComponent(PackagedComponent):
-    """cuDNN or NCCL to install."""
+    """A library to install, which consists of packages and has no other facts."""
 
     version: str
     packages: tuple[Package, ...]
@@ -136,7 +127,8 @@ class LibraryComponent(PackagedComponent):
 class TensorflowComponent(FrameworkComponent):
     """The TensorFlow environment to create; cuda_libraries: from the `wheel` or from the `system`."""
 
-    name: ClassVar[str] = "tensorflow"
+    name: ClassVar[str] = TENSORFLOW.name
+    label: ClassVar[str] = TENSORFLOW.label
     version: str
     python: str
     cuda_libraries: str
@@ -153,7 +145,8 @@ class PytorchComponent(FrameworkComponent):
     compiles nothing, no headers where the archive has none of its Python.
     """
 
-    name: ClassVar[str] = "pytorch"
+    name: ClassVar[str] = PYTORCH.name
+    label: ClassVar[str] = PYTORCH.label
     follows_host: ClassVar[tuple[str, ...]] = ("compiler_packages", "header_packages")
     version: str
     python: str

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable, is_empty, of_request
 
 # What people type for a component; YAML makes true and false of yes and no without quotes.
@@ -65,7 +64,7 @@ class Request:
     @property
     def latest(self) -> tuple[str, ...]:
         """The components of which the newest is requested, whatever is there."""
-        return tuple(name for name in COMPONENTS if getattr(self, name) == LATEST)
+        return tuple(name for name, value in vars(self).items() if value == LATEST)
 
     def newest(self) -> Request:
         """Return the request of a host on which nothing is there: `auto` in place of `latest`."""

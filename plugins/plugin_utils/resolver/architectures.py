@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices, as_in_tables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 
 CODE = "distro-not-supported"
@@ -46,5 +45,5 @@ def where_supported(catalog: Catalog) -> str:
 
 def _lacking(context: ResolveContext, choices: Choices) -> list[str]:
     """Return what the request needs and the catalog has no entry of, in the words of messages."""
-    found = (choice.lacks(context) for choice in sorted(choices, key=lambda choice: COMPONENTS.index(choice.name)))
+    found = (choice.lacks(context) for choice in as_in_tables(choices))
     return [name for name in found if name]

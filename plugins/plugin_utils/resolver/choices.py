@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Component, FrameworkComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
@@ -150,6 +150,7 @@ def _none(_argument: Any) -> tuple[Any, ...]:
 class Choice:
     """What the resolver knows about a component.
 
+    record: of what is planned, which has the name and the label.
     after: the choices whose facts its candidates depend on; candidates: those that the request allows, the best first,
     from the context and these facts; alike: of candidates with the same key the best serves all that the others do.
     known: the versions that exist, on a host; published: those of the catalog; series: how many parts of a version name
@@ -177,7 +178,7 @@ class Choice:
     what stays with what is to be said of it.
     """
 
-    name: str
+    record: type[Component]
     candidates: Callable[[ResolveContext, Facts], Sequence[Candidate]]
     known: Callable[[ResolveContext], list[str]]
     published: Callable[[Catalog], list[str]]
@@ -221,12 +222,27 @@ class Choice:
         return f"{self.name}_source" in self.options
 
     @property
+    def name(self) -> str:
+        """The name in requests and facts."""
+        return self.record.name
+
+    @property
     def label(self) -> str:
         """The name in messages."""
-        return LABELS[self.name]
+        return self.record.label
+
+    @property
+    def is_framework(self) -> bool:
+        """Whether it has an environment; the others consist of packages."""
+        return issubclass(self.record, FrameworkComponent)
 
 
 Choices = Sequence[Choice]
+
+
+def as_in_tables(choices: Choices) -> list[Choice]:
+    """Return the choices in the order of tables: those that consist of packages first."""
+    return sorted(choices, key=lambda choice: choice.is_framework)
 
 
 def by_name(choices: Choices) -> dict[str, Choice]:

@@ -9,9 +9,9 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
@@ -65,7 +65,7 @@ class ResolveContext:
 
     def unmanaged(self, component: str) -> str:
         """Return the reason for a component that the request or its scope excludes."""
-        outside = self.request.scope == "frameworks" and component in PACKAGED
+        outside = self.request.scope == "frameworks" and component not in frameworks.LABELS
         return (
             f"not managed (gpu_stack_{'scope=frameworks' if outside else component + '=none'}): what is installed stays"
         )

@@ -5,9 +5,9 @@ Runs on the controller; pure functions.
 
 from __future__ import annotations
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import BadCudnn, BadDriver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Facts, Rule
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, gpu_label
@@ -101,7 +101,7 @@ def beside_wheels(context: ResolveContext, framework: str) -> Rule:
         if bad is None:
             return []
         why = (
-            f"{LABELS[framework]} {facts[f'{framework}.version']} with cuDNN {facts[wheel]} fails beside "
+            f"{frameworks.LABELS[framework]} {facts[f'{framework}.version']} with cuDNN {facts[wheel]} fails beside "
             f"{bad.system_first} and newer: {bad.symptom} ({bad.source})"
         )
         return [Problem(RULE, why, f"take {bad.instead}: set gpu_stack_cudnn to it, or to none")]

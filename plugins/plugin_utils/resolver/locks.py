@@ -12,6 +12,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
@@ -20,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     PytorchBuild,
     PytorchRelease,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS, Components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components, FrameworkComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 
 PROBLEMS = {
@@ -57,6 +58,11 @@ class Lock:
     architecture: str = ""
 
     @property
+    def label(self) -> str:
+        """The framework and its release, for messages."""
+        return f"{frameworks.LABELS[self.framework]} {self.version}"
+
+    @property
     def name(self) -> str:
         """The lock without its suffix, as `script/lock` takes it."""
         parts = (self.framework, self.version, self.build, f"py{self.python}", self.architecture)
@@ -81,7 +87,7 @@ def cuda_build(cuda: str) -> str:
 def parse(name: str) -> Lock:
     """Return the lock of a name, with or without suffix; raises UnknownLockError."""
     match = _NAME.fullmatch(name)
-    if match is None or match["framework"] not in FRAMEWORKS:
+    if match is None or match["framework"] not in frameworks.LABELS:
         raise UnknownLockError(
             f"{name!r} is not the name of a lock; expected tensorflow-X.Y.Z-pyA.B, tensorflow-X.Y.Z-system-pyA.B, "
             "tensorflow-X.Y.Z-cudnn-N.M-pyA.B or pytorch-X.Y.Z-cuNNN-pyA.B"
@@ -129,8 +135,8 @@ def is_there(catalog: Catalog, lock: Lock) -> bool:
 
 def missing(catalog: Catalog, components: Components) -> tuple[str, ...]:
     """Return the names of the planned locks that do not exist, without suffix."""
-    planned = (components.framework(name) for name in FRAMEWORKS)
-    found = (parse(component.lock) for component in planned if component)
+    planned = (component for component in components.values() if isinstance(component, FrameworkComponent))
+    found = (parse(component.lock) for component in planned)
     return tuple(lock.name for lock in found if not is_there(catalog, lock))
 
 
@@ -149,7 +155,7 @@ def no_wheel(lock: Lock, package: str) -> Problem:
     """Return the problem of a release that cannot be locked."""
     return Problem(
         "no-wheel",
-        f"{LABELS[lock.framework]} {lock.version} pins a {package} that has no wheel for Python {lock.python}, and "
+        f"{lock.label} pins a {package} that has no wheel for Python {lock.python}, and "
         "environments are made of wheels alone",
         f"leave gpu_stack_{lock.framework} at auto, or set it to another release",
     )
@@ -162,7 +168,7 @@ def no_lock(catalog: Catalog, lock: Lock) -> list[Problem]:
     return [
         Problem(
             "no-lock",
-            f"the wheels of {LABELS[lock.framework]} {lock.version} for Python {lock.python} are not locked: "
+            f"the wheels of {lock.label} for Python {lock.python} are not locked: "
             f"there is no {lock.file}, neither among those of gpuhost nor in gpu_stack_locks",
             make_command(catalog, (lock.name,)),
         )

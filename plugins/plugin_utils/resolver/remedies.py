@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, locks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices, by_name
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices, as_in_tables, by_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt, Trial, outcome, settings
 
 _NOTHING_ASKED = ("auto", "none", "fallback")
@@ -39,7 +38,7 @@ def find_remedies(
     if "no-gpu" in codes:
         request = dataclasses.replace(request, expect_gpus=str(len(plan.gpus)))
     if "no-framework" in codes:
-        request = dataclasses.replace(request, **{FRAMEWORKS[0]: "auto"})
+        request = dataclasses.replace(request, **{_frameworks(choices)[0]: "auto"})
     trials = [Trial(catalog, plan, request, host, attempt) for attempt in attempts]
     whole = trials[-1]
     found: list[Remedy] = []
@@ -75,8 +74,16 @@ def asked_for(choices: Choices, request: Request) -> list[str]:
     """Return the fields of a request that ask for something, in the order in which they are given up."""
     sources = [f"{choice.name}_source" for choice in choices]
     options = [name for choice in choices[::-1] for name in choice.options if name not in sources]
-    fields = [*options, *(f"{choice.name}_source" for choice in choices if choice.has_source), *COMPONENTS[::-1]]
+    fields = [*options, *(f"{choice.name}_source" for choice in choices if choice.has_source), *_names(choices)[::-1]]
     return [name for name in fields if getattr(request, name) not in _NOTHING_ASKED]
+
+
+def _names(choices: Choices) -> list[str]:
+    return [choice.name for choice in as_in_tables(choices)]
+
+
+def _frameworks(choices: Choices) -> list[str]:
+    return [choice.name for choice in choices if choice.is_framework]
 
 
 def _free(choices: Choices, request: Request) -> Request:
@@ -105,7 +112,7 @@ def _requests(choices: Choices, trial: Trial) -> Iterator[Remedy]:
 def _nearest(choices: Choices, trial: Trial, freed: Request) -> Request:
     """Return the request with the freed versions set to some as near to the requested ones as the host allows."""
     options = [name for choice in choices for name in choice.version_options]
-    for name in (*COMPONENTS, *options):
+    for name in (*_names(choices), *options):
         asked = getattr(trial.request, name)
         if getattr(freed, name) == asked or asked in _NOTHING_ASKED:
             continue
@@ -157,7 +164,7 @@ def _published(choices: Choices, catalog: Catalog, name: str) -> tuple[list[str]
 
 def _chosen(name: str, plan: Plan) -> list[str]:
     """Return the version that a plan selected for a component that was left at auto."""
-    component = plan.components.get(name) if name in COMPONENTS else None
+    component = plan.components.get(name)
     return [] if component is None else [getattr(component, "branch", None) or component.version]
 
 
@@ -173,7 +180,7 @@ def _left_out(choices: Choices, trial: Trial) -> Iterator[Remedy]:
 
 
 def _frameworks_first(choices: Choices) -> Choices:
-    return sorted(choices, key=lambda choice: choice.name not in FRAMEWORKS)
+    return sorted(choices, key=lambda choice: not choice.is_framework)
 
 
 def _whole_host(trial: Trial) -> Iterator[Remedy]:
@@ -295,7 +302,7 @@ def _elsewhere(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     )
     elsewhere = [dataclasses.replace(like, distribution=name) for name in names]
     free = _free(choices, request)
-    no_framework = dataclasses.replace(free, **dict.fromkeys(FRAMEWORKS, "none"))
+    no_framework = dataclasses.replace(free, **dict.fromkeys(_frameworks(choices), "none"))
     nothing = dict.fromkeys((choice.name for choice in choices if choice.leave_out), "none")
     bases = list(dict.fromkeys((request, free, no_framework, dataclasses.replace(no_framework, **nothing))))
     for places, kinds in ((elsewhere, [None]), ([host, *elsewhere], _subsets(host))):

@@ -12,7 +12,6 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
@@ -144,8 +143,6 @@ def settings(changes: Mapping[str, str]) -> str:
 def outcome(plan: Plan) -> str:
     """Return in short what a plan installs."""
     parts = []
-    for name, label in LABELS.items():
-        component = plan.components.get(name)
-        if component is not None:
-            parts.append(f"{label} {component.full_version}")
+    for component in filter(None, plan.components.values()):
+        parts.append(f"{component.label} {component.full_version}")
     return "gives " + ", ".join(parts) if parts else "installs nothing"

@@ -320,7 +320,7 @@ def of_any_branch(catalog: Catalog, made: Plan) -> str:
 
 
 CHOICE = Choice(
-    name="driver",
+    record=DriverComponent,
     candidates=_candidates,
     # Of a branch and source the newest serves everything that an older one does.
     alike=lambda facts: (facts["driver.source"], facts["driver.branch"]),

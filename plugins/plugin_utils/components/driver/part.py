@@ -18,8 +18,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import P
 class Driver(PackagedPart[DriverComponent]):
     """NVIDIA's driver, from its repository or the distribution's archive."""
 
-    name = "driver"
-    label = "NVIDIA driver"
     record = DriverComponent
     role = "nvidia_driver"
     role_fields = ("kernel_modules", "profile")

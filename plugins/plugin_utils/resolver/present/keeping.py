@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import LATEST, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import limits
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choice, Choices
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choice, Choices, by_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt, KeptTrial, Part
@@ -78,7 +77,7 @@ def keep(choices: Choices, catalog: Catalog, request: Request, host: Host, attem
                 kept = trial
                 given_up.pop(part.names[0], None)
                 break
-            given_up[part.names[0]] = f"{_label(part)} is not kept: {why}"
+            given_up[part.names[0]] = f"{_label(choices, part)} is not kept: {why}"
     if not kept.parts and not held:
         kept = dataclasses.replace(kept, request=free)
     return dataclasses.replace(kept, given_up=given_up, newer=_newer(choices, kept, attempt))
@@ -158,8 +157,8 @@ def _why_without(kept: Kept, part: Part, name: str) -> str:
     return next((reason.because for reason in kept.newest.reasons if reason.component == name), "")
 
 
-def _label(part: Part) -> str:
-    label = f"{LABELS[part.names[0]]} {part.version}"
+def _label(choices: Choices, part: Part) -> str:
+    label = f"{by_name(choices)[part.names[0]].label} {part.version}"
     return f"the {label} that others installed" if part.of_others else f"the verified {label}"
 
 
@@ -172,7 +171,7 @@ def _ways(choices: Choices, catalog: Catalog, request: Request, host: Host) -> I
         return
     context = ResolveContext(catalog, host, request, ())
     for choice in sorted(choices, key=lambda choice: choice.optional):
-        if choice.name in FRAMEWORKS or request.scope == "host":
+        if choice.is_framework or request.scope == "host":
             found = _of_verified(choice, request, host)
             parts = choice.stays(context, found) if choice.stays else found
             if parts:

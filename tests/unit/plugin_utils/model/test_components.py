@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    COMPONENTS,
-    FRAMEWORKS,
-    PACKAGED,
-    Components,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
 
 from tests.unit.plugin_utils.planning.planning_cases import component
 
@@ -23,10 +18,6 @@ DRIVER = component(
     },
 )
 CUDA = component("cuda", {"version": "13.2", "release": "13.2.1", "source": "nvidia"})
-
-
-def test_every_component_is_packaged_or_a_framework() -> None:
-    assert (*PACKAGED, *FRAMEWORKS) == COMPONENTS
 
 
 def test_planned_components_are_found_by_name() -> None:

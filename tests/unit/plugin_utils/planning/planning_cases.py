@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cudnn import CudnnComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.nccl import NcclComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING, plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     CudaComponent,
     DriverComponent,
-    LibraryComponent,
     PytorchComponent,
     TensorflowComponent,
 )
@@ -57,8 +58,8 @@ _EMPTY: dict[str, Any] = {"packages": (), "pinning_packages": (), "kernel_header
 _KINDS: dict[str, tuple[type, dict[str, Any]]] = {
     "driver": (DriverComponent, _EMPTY),
     "cuda": (CudaComponent, {"packages": (), "home": "/usr/local/cuda", "host_compilers": (), "apt_components": ()}),
-    "cudnn": (LibraryComponent, {}),
-    "nccl": (LibraryComponent, {}),
+    "cudnn": (CudnnComponent, {}),
+    "nccl": (NcclComponent, {}),
     "tensorflow": (TensorflowComponent, {"cuda_libraries": "wheel", "requirements": (), "lock": ""}),
     "pytorch": (PytorchComponent, {"cuda": "13.2", "requirements": (), "lock": "", "index": ""}),
 }

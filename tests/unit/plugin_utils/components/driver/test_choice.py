@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import plan, plan_untried, reason, warned
@@ -24,7 +24,7 @@ def test_kinds_of_driver_branches_are_not_abbreviated():
     assert "production branch 595" in reason(plan("ubuntu-22.04", "H200"), "driver")[1]
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", BY_NAME)
 def test_none_means_that_what_is_installed_stays(component, snapshot):
     request = {
         "pytorch": "auto",
