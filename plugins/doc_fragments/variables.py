@@ -9,7 +9,8 @@ import re
 from typing import Any
 
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable, of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable
 
 
 def _markup(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, package_transaction, rollback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift

@@ -10,7 +10,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import run_results

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (PROJECT / "roles").iterdir() if path.is_dir())

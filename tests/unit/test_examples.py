@@ -22,10 +22,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as h
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
 
 from tests.doubles.lab import pci

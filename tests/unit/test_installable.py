@@ -17,12 +17,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model import framewo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.pytorch import pytorch_candidates
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.lock_files import planned
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
@@ -118,7 +119,7 @@ def test_what_may_be_planned_can_be_installed(distro: str) -> None:
     for host in hosts(distro):
         gpus = identify_gpus(CATALOG, host, Findings())
         for libraries in ("auto", "wheel", "system"):
-            asked = Request(tensorflow_cuda_libraries=libraries, pytorch="auto")
+            asked = asking(tensorflow_cuda_libraries=libraries, pytorch="auto")
             context = ResolveContext(CATALOG, host, asked, gpus)
             candidates = [
                 *((c.component, c.problems) for c in tensorflow_candidates(context)),
@@ -140,7 +141,7 @@ def test_a_plan_is_refused_with_a_code_or_can_be_installed(distro: str) -> None:
     every = list(hosts(distro))
     questions = [*((host, {}) for host in every), *zip(itertools.cycle(every), requests(), strict=False)]
     for host, asked in questions:
-        made = plan_once(CATALOG, Request.from_mapping(asked), host)
+        made = plan_once(CATALOG, user_request.from_mapping(asked), host)
         assert made.ok or {problem.code for problem in made.problems} <= set(PROBLEMS), asked
         if made.ok:
             accepted |= {part.lock for name in frameworks.LABELS if (part := made.components.framework(name))}

@@ -94,6 +94,8 @@ def _reader(kind: Any) -> _Reader:
         return functools.partial(_read_optional, _reader(inner))
     if origin is tuple:
         return functools.partial(_read_list, _reader(arguments[0]))
+    if isinstance(kind, type) and issubclass(kind, collections.abc.Mapping):  # of texts
+        return functools.partial(_read_own_mapping, kind)
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
         return functools.partial(_read_mapping, _reader(arguments[1]))
     return functools.partial(_read_scalar, kind)
@@ -134,6 +136,10 @@ def _read_record(kind: Any, value: Any) -> Any:
             except RecordError as error:
                 raise error.inside("." + key) from None
     return kind(**found)
+
+
+def _read_own_mapping(kind: Any, value: Any) -> Any:
+    return kind(_read_mapping(_reader(str), value))
 
 
 def _read_optional(read: _Reader, value: Any) -> Any:

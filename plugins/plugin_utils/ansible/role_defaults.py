@@ -16,10 +16,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import of_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import of_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.architectures import where_supported
 
 
@@ -83,7 +83,7 @@ def _component(host: Host, name: str, version: str, kernel_modules: str, cuda: s
     asked |= {option: value for option, value in options.items() if option in of_request()}
     problems = ""
     for release in _cuda_releases(cuda) if "cuda" in registry.AFTER[name] else [asked["cuda"]]:
-        request = Request(**{**asked, "cuda": release})
+        request = asking(**{**asked, "cuda": release})
         plan = resolve(load_catalog(), request, host)
         if plan.ok:
             return dict(to_json(plan.components.get(name)))

@@ -64,16 +64,16 @@ def cuda_candidates(context: ResolveContext) -> list[Candidate]:
     """Return the toolkits that the request allows: those of the preferred source first, of each source newest first."""
     key = _reduced(context)
     candidates: list[Candidate] = []
-    for source in sources(context.request.cuda_source):
+    for source in sources(context.request["cuda_source"]):
         found = _nvidia_toolkits(key) if source == "nvidia" else _distro_toolkits(key)
         candidates += sorted(found, key=lambda candidate: versions.key(_release(candidate)), reverse=True)
-    if context.request.cuda == "auto":
+    if context.request["cuda"] == "auto":
         return candidates
-    return [c for c in candidates if versions.has_prefix(_release(c), context.request.cuda)]
+    return [c for c in candidates if versions.has_prefix(_release(c), context.request["cuda"])]
 
 
 def _candidates(context: ResolveContext, _facts: Facts) -> list[Candidate]:
-    if context.request.cuda == "none":
+    if context.request["cuda"] == "none":
         return [Candidate("absent", ABSENT, because=context.unmanaged("cuda"))]
     return cuda_candidates(context)
 
@@ -346,18 +346,18 @@ def _around_holds(context: ResolveContext, found: Sequence[Evaluated], _facts: F
     held = _held(catalog, context.host, there)
     fitting = [each for each in candidates if holds.agrees(context, _packages(each))]
     deciding = [name for each in candidates for name in holds.disagreeing(context, _packages(each))]
-    if context.request.cuda == "auto" and held:
+    if context.request["cuda"] == "auto" and held:
         deciding = list(held)
         series = {series_of(catalog, name) for name in deciding}
         fitting = [each for each in fitting if _held_series(each) in series]
-    elif context.request.cuda == "auto":
+    elif context.request["cuda"] == "auto":
         majors = cudnn.majors_on_hold(context, there) | nccl.majors_on_hold(context, there)
         if majors:
             deciding += majors
             wanted = set(majors.values())
             fitting = [each for each in fitting if versions.major(each.facts["cuda.version"]) in wanted]
     if fitting:
-        return BesideHolds(fitting, because=holds.because(held) if held and context.request.cuda == "auto" else "")
+        return BesideHolds(fitting, because=holds.because(held) if held and context.request["cuda"] == "auto" else "")
     listed = ", ".join(dict.fromkeys(f"CUDA {_release(each.candidate)}" for each in candidates[:4]))
     why = f"of the toolkits that this host can have ({listed}, ...) none keeps them"
     return BesideHolds((), holds.problem(dict.fromkeys(deciding), why))
@@ -378,7 +378,7 @@ def _held_series(each: Evaluated) -> str | None:
 def _explain(context: ResolveContext, _cuda: Candidate, facts: Facts, findings: Findings) -> None:
     release = facts["cuda.release"]
     findings.reason("cuda", release, "")
-    if facts["cuda.source"] == "distro" and context.request.cuda_source == "auto":
+    if facts["cuda.source"] == "distro" and context.request["cuda_source"] == "auto":
         findings.warn(
             "source-fallback",
             f"CUDA {release} is from {context.distro.id}'s archive: {context.repository_name} offers none that fits",
@@ -423,7 +423,7 @@ def _misfit(trial: KeptTrial) -> str | None:
 
     It is to be used: the programs of one that is newer than its driver run without PTX.
     """
-    asked = trial.asked[0].cuda
+    asked = trial.asked[0]["cuda"]
     if asked in ("auto", "none") or {"driver", "cuda"} <= trial.parts.keys():
         return None
     return None if trial.newest and _without_ptx(trial.newest) else _without_ptx(trial.plan)
@@ -452,7 +452,7 @@ CHOICE = Choice(
     alone=_alone,
     archive=lambda context: [toolkit.release for toolkit in context.distro.distro_cuda],
     lacks=lambda context: (
-        "CUDA toolkit" if context.request.cuda != "none" and not context.catalog.cuda.toolkits else ""
+        "CUDA toolkit" if context.request["cuda"] != "none" and not context.catalog.cuda.toolkits else ""
     ),
     listed=lambda context: [_release(candidate) for candidate in cuda_candidates(context)],
     constraints=_constraints,
@@ -492,7 +492,7 @@ class Cuda(PackagedPart[CudaComponent]):
     def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
         """Return the packages of the oldest toolkits beyond the number to keep."""
         planned = self.planned(plan.components)
-        return _removal(plan.request.keep_cuda, planned, probe, catalog) if planned else Removal()
+        return _removal(plan.request["keep_cuda"], planned, probe, catalog) if planned else Removal()
 
     def note(self, plan: Plan, probe: Probe, removal: Removal) -> str:
         """Return which toolkits are removed and kept."""

@@ -73,11 +73,12 @@ def known(context: ResolveContext) -> list[str]:
 @cached
 def _builds(context: ResolveContext, cuda_major: int) -> tuple[Candidate, ...]:
     """Return the builds that the request allows for a CUDA major, newest first, without what GPUs have to do with."""
+    wanted = context.request["cudnn"]
     found = {
         build.facts["cudnn.version"] + build.facts["cudnn.cuda"]: build
         for apt in context.catalog.cudnn.apt
         for build in _packages(context, apt, cuda_major)
-        if context.request.cudnn == "auto" or versions.has_prefix(build.facts["cudnn.version"], context.request.cudnn)
+        if wanted == "auto" or versions.has_prefix(build.facts["cudnn.version"], wanted)
     }
     return tuple(sorted(found.values(), key=_newest, reverse=True))
 
@@ -104,7 +105,7 @@ def _packages(context: ResolveContext, apt: CudnnApt, cuda_major: int) -> list[C
             (v.version, None)
             for v in context.catalog.cudnn.versions
             if versions.major(v.version) == apt.cudnn_major
-            and (cuda_major in v.cuda_majors or context.request.cudnn != "auto")
+            and (cuda_major in v.cuda_majors or context.request["cudnn"] != "auto")
         }
     return [_build(context, apt, cuda_major, version, suffix) for version, suffix in builds]
 
@@ -198,7 +199,7 @@ def _held(catalog: Catalog, _host: Host, held: Mapping[str, str]) -> dict[str, s
 
 def majors_on_hold(context: ResolveContext, there: Mapping[str, str]) -> dict[str, int]:
     """Return the CUDA majors that packages on hold are for, by their names, where cuDNN is managed."""
-    held = _held(context.catalog, context.host, there) if context.request.cudnn != "none" else {}
+    held = _held(context.catalog, context.host, there) if context.request["cudnn"] != "none" else {}
     found = {name: major_of(context.catalog, name) or libraries.built_for(v) for name, v in held.items()}
     return {name: major for name, major in found.items() if major}
 
@@ -211,7 +212,7 @@ def _around_holds(context: ResolveContext, found: Sequence[Evaluated], facts: Fa
 
 
 def _lacks(context: ResolveContext) -> str:
-    is_asked = context.request.cudnn not in ("auto", "none")  # at auto it is left out
+    is_asked = context.request["cudnn"] not in ("auto", "none")  # at auto it is left out
     return "cuDNN" if is_asked and not context.catalog.cudnn.versions else ""
 
 

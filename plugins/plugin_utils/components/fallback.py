@@ -24,9 +24,9 @@ def is_in_place(request: Request, present: Present) -> bool:
 
 def attempts(request: Request, attempt: Attempt) -> list[Attempt]:
     """Return how remedies are planned: what gives a TensorFlow comes before what gives PyTorch in its place."""
-    if request.pytorch != "fallback":
+    if request["pytorch"] != "fallback":
         return [attempt]
-    return [lambda tried, there: attempt(dataclasses.replace(tried, pytorch="none"), there), attempt]
+    return [lambda tried, there: attempt(tried.but(pytorch="none"), there), attempt]
 
 
 def plan(
@@ -37,14 +37,14 @@ def plan(
     as_asked: plans a request as it is; tensorflows: the candidates for the host of a plan.
     """
     plan = as_asked(request)
-    if plan.ok or request.pytorch == "none":
+    if plan.ok or request["pytorch"] == "none":
         return plan
-    if (request.tensorflow, request.tensorflow_cuda_libraries) != ("auto", "auto"):
+    if (request["tensorflow"], request["tensorflow_cuda_libraries"]) != ("auto", "auto"):
         return plan
     if {problem.code for problem in plan.problems} == {"no-lock"}:  # it works, and its lock can be made
         return plan
-    pytorch = "auto" if request.pytorch == "fallback" else request.pytorch
-    other = as_asked(dataclasses.replace(request, tensorflow="none", pytorch=pytorch))
+    pytorch = "auto" if request["pytorch"] == "fallback" else request["pytorch"]
+    other = as_asked(request.but(tensorflow="none", pytorch=pytorch))
     if {problem.code for problem in other.problems} == {"no-lock"}:  # PyTorch works, and its lock can be made
         return dataclasses.replace(plan, problems=tuple(dict.fromkeys((*plan.problems, *other.problems))))
     if not other.ok:  # where that is all about other components, PyTorch would be taken without them
@@ -57,7 +57,7 @@ def plan(
     of_newest = found[0].problems if found else ()
     why = "; ".join([why, *(problem.message for problem in of_newest if problem.message not in why)])
     because = {"tensorflow": f"no release works here: {why}"}
-    if request.pytorch == "fallback":
+    if request["pytorch"] == "fallback":
         because["pytorch"] = "in place of TensorFlow: " + next(
             r.because for r in other.reasons if r.component == "pytorch"
         )

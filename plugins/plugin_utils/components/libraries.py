@@ -68,7 +68,7 @@ def build(
 def without_builds(context: ResolveContext, library: Library, absent: Facts, facts: Facts) -> Candidate | None:
     """Return what a library is where none of its builds can be used; None where they can."""
     name = library.name
-    wanted, cuda = getattr(context.request, name), facts.get("cuda.version")
+    wanted, cuda = context.request[name], facts.get("cuda.version")
     if wanted == "none":
         return Candidate("absent", absent, because=context.unmanaged(name))
     if cuda == NONE and wanted != "auto":
@@ -80,7 +80,7 @@ def without_builds(context: ResolveContext, library: Library, absent: Facts, fac
         return Candidate("absent", absent, problems=(problem,))
     if cuda == NONE:
         why = "not installed without a CUDA toolkit of the plan; what is installed stays"
-        return Candidate("absent", absent, because=why if context.request.cuda == "none" else "")
+        return Candidate("absent", absent, because=why if context.request["cuda"] == "none" else "")
     is_archive = facts.get("cuda.source") == "distro" and facts.get("driver.source", "") in ("distro", "")
     if wanted == "auto" and is_archive:
         own = f"the toolkit is {context.distro.id}'s own"
@@ -157,7 +157,7 @@ def around_holds(
 
     held: the library's own; is_excluded: they are in the way of every build.
     """
-    wanted = getattr(context.request, library.name)
+    wanted = context.request[library.name]
     fitting = [each for each in found if not is_excluded and holds.agrees(context, _packages(each))]
     if wanted == "auto" and held:
         fitting = [each for each in fitting if set(held) & {package.name for package in _packages(each)}]

@@ -87,7 +87,7 @@ def _builds(context: ResolveContext) -> tuple[Candidate, ...]:
     return tuple(
         _build(context, version, suffix)
         for version, suffix in builds
-        if suffix and (context.request.nccl == "auto" or versions.has_prefix(version, context.request.nccl))
+        if suffix and (context.request["nccl"] == "auto" or versions.has_prefix(version, context.request["nccl"]))
     )
 
 
@@ -161,7 +161,7 @@ def _held(catalog: Catalog, _host: Host, held: Mapping[str, str]) -> dict[str, s
 
 def majors_on_hold(context: ResolveContext, there: Mapping[str, str]) -> dict[str, int]:
     """Return the CUDA majors that packages on hold are for, by their names, where NCCL is managed."""
-    held = _held(context.catalog, context.host, there) if context.request.nccl != "none" else {}
+    held = _held(context.catalog, context.host, there) if context.request["nccl"] != "none" else {}
     found = {name: libraries.built_for(version) for name, version in held.items()}
     return {name: major for name, major in found.items() if major}
 
@@ -172,7 +172,7 @@ def _around_holds(context: ResolveContext, found: Sequence[Evaluated], facts: Fa
 
 
 def _lacks(context: ResolveContext) -> str:
-    is_asked = context.request.nccl not in ("auto", "none")  # at auto it is left out
+    is_asked = context.request["nccl"] not in ("auto", "none")  # at auto it is left out
     return "NCCL" if is_asked and not context.catalog.nccl.builds else ""
 
 

@@ -38,7 +38,7 @@ WARNINGS = {
 
 def plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
     """Return the plan for a request; where packages on hold are why there is none, that is its problem."""
-    if request.scope == "frameworks":  # which changes no package
+    if request["scope"] == "frameworks":  # which changes no package
         host = dataclasses.replace(host, foreign_holds=())
     plan = _plan_as_asked(catalog, request, host, relaxed)
     if plan.ok or not host.foreign_holds:
@@ -73,7 +73,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
     context = ResolveContext(catalog, host, limit(request, CHOICES, host, findings), limiting, relaxed)
     if architectures.check(context, CHOICES, findings):
         return _plan(host, request, gpus, NOTHING, None, findings)
-    if host.offers is None and request.scope == "host":
+    if host.offers is None and request["scope"] == "host":
         why = f": {host.offers_error}" if host.offers_error else ""
         findings.warn(
             "repository-not-read",

@@ -22,16 +22,17 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks, user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.one_plan import plan_around_holds
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import Reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.limits import explain_limits
@@ -52,9 +53,9 @@ def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | 
 
     Invalid values of the request are problems of the plan, so that they are reported with all others.
     """
-    read = Request.read(request)
+    read = user_request.read(request)
     wrong = read.errors
-    if unknown_names := [why for name, why in wrong.items() if name not in vars(read.request)]:
+    if unknown_names := [why for name, why in wrong.items() if name not in read.request]:
         raise PlanInputError("; ".join(unknown_names))
     plan = plan_for_reading(catalog or load_catalog(), read, host_from_probe(probe))
     invalid = [Problem("invalid-request", why, f"correct gpu_stack_{name}") for name, why in wrong.items()]
@@ -148,3 +149,14 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
         lambda asked: plan_around_holds(catalog, asked, host, relaxed),
         lambda plan: tensorflow_candidates(ResolveContext(catalog, host, request, plan.gpus, relaxed)),
     )
+
+
+def plan_from_json(data: Any) -> Plan:
+    """Read the fact gpu_stack_plan; raises PlanInputError with the path of a wrong field and what was expected.
+
+    What a plan of an earlier release does not say of the request is the default.
+    """
+    plan = Plan.from_json(data, {part.name: part.record for part in PARTS})
+    defaults = user_request.asking()
+    known = {name: value for name, value in plan.request.items() if name in defaults}
+    return dataclasses.replace(plan, request=defaults.but(**known))

@@ -53,13 +53,13 @@ WARNINGS = {
 
 def _candidates(context: ResolveContext, facts: Facts) -> list[Candidate]:
     request = context.request
-    if request.pytorch in ("none", "fallback"):
+    if request["pytorch"] in ("none", "fallback"):
         why = (
             context.unmanaged("pytorch")
-            if request.pytorch == "none"
+            if request["pytorch"] == "none"
             else "only where gpu_stack_tensorflow=auto finds no release that works"
         )
-        if (build := request.pytorch_cuda) != "auto":
+        if (build := request["pytorch_cuda"]) != "auto":
             unused = f"gpu_stack_pytorch_cuda={build} has no effect without PyTorch"
             why += f"; {unused}: set gpu_stack_pytorch=auto for it"
         return [Candidate("absent", because=why)]
@@ -68,7 +68,7 @@ def _candidates(context: ResolveContext, facts: Facts) -> list[Candidate]:
 
 
 def _is_toolkit_requested(context: ResolveContext) -> bool:
-    return context.request.cuda not in ("auto", "none") and "cuda" not in context.host.keeping
+    return context.request["cuda"] not in ("auto", "none") and "cuda" not in context.host.keeping
 
 
 def pytorch_candidates(context: ResolveContext, toolkit: str = "") -> list[Candidate]:
@@ -76,7 +76,7 @@ def pytorch_candidates(context: ResolveContext, toolkit: str = "") -> list[Candi
 
     toolkit: the CUDA series whose builds come first, then those of its major; empty: the newest release comes first.
     """
-    wanted, cuda = context.request.pytorch, context.request.pytorch_cuda
+    wanted, cuda = context.request["pytorch"], context.request["pytorch_cuda"]
     key = context.reduced(host=("pythons", "default_python", "own_pythons", "cpu", "cpu_flags"))
     found = [c for c in _wheels(key) if wanted == "auto" or versions.has_prefix(c.facts["pytorch.version"], wanted)]
     asked = [c for c in found if cuda == "auto" or versions.has_prefix(c.facts["pytorch.build"], cuda)]
@@ -157,7 +157,7 @@ def _pytorch_gpu_problems(context: ResolveContext, release: PytorchRelease, buil
 
 def _without_build(context: ResolveContext, candidate: Candidate) -> Candidate:
     """Return the candidate with the problem that its release has no build for the CUDA that is asked for."""
-    cuda, version = context.request.pytorch_cuda, candidate.facts["pytorch.version"]
+    cuda, version = context.request["pytorch_cuda"], candidate.facts["pytorch.version"]
     release = next(release for release in context.catalog.pytorch.releases if release.version == version)
     built = sorted((versions.series(b.cuda) for b in release.builds), key=versions.key)
     others = [
@@ -198,12 +198,12 @@ def _explain(context: ResolveContext, chosen: Candidate, facts: Facts, findings:
     component: PytorchComponent = chosen.component
     index = "PyTorch's own index" if facts["pytorch.index"] == "own" else "PyPI"
     why = f"the wheel of {index} for CUDA {component.cuda}"
-    if request.pytorch_cuda != "auto":
+    if request["pytorch_cuda"] != "auto":
         why += ", as requested"
     elif _is_toolkit_requested(context) and component.cuda == cuda:
         why += ", that of the requested toolkit"
     if component.build_packages:
-        verb = "needs" if request.scope == "frameworks" else "with"
+        verb = "needs" if request["scope"] == "frameworks" else "with"
         why += f"; {verb} {', '.join(component.build_packages)} for what Triton compiles"
     findings.reason("pytorch", component.version, why)
     if cuda in (NONE, component.cuda):
@@ -226,9 +226,9 @@ def _alone(context: ResolveContext, gpu: Gpu) -> str:
 
 def _lacks(context: ResolveContext) -> str:
     request, catalog = context.request, context.catalog
-    is_needed = request.pytorch not in ("none", "fallback")
-    if request.pytorch == "fallback":
-        is_needed = request.tensorflow != "none" and not catalog.tensorflow.releases
+    is_needed = request["pytorch"] not in ("none", "fallback")
+    if request["pytorch"] == "fallback":
+        is_needed = request["tensorflow"] != "none" and not catalog.tensorflow.releases
     return "PyTorch wheel" if is_needed and not catalog.pytorch.releases else ""
 
 
@@ -236,7 +236,7 @@ def _pins(plan: Plan) -> dict[str, str]:
     """Return the request for what it depends on: the driver, and whether TensorFlow is there."""
     pinned = driver.pins(plan) | tensorflow.pins(plan)
     if TensorflowComponent.of(plan.components) is None:
-        pinned |= {"tensorflow": "none", "pytorch": plan.request.pytorch.replace("fallback", "auto")}
+        pinned |= {"tensorflow": "none", "pytorch": plan.request["pytorch"].replace("fallback", "auto")}
     return pinned
 
 
@@ -318,7 +318,7 @@ class Pytorch(EnvironmentPart[PytorchComponent]):
             return
         missing: list[str] = []
         remedy = "the distribution has no package of that: install it from where this Python came from"
-        if plan.request.scope == "frameworks":
+        if plan.request["scope"] == "frameworks":
             missing += self.missing_to_compile(planned, probe)
             remedy = "gpu_stack_scope=frameworks installs no package: ask the machine's administrator for that"
         if not planned.header_packages and _lacks_headers(planned, probe):

@@ -13,7 +13,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base impo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.part import Driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choice
 
 COMPONENTS: tuple[tuple[Choice, Part[Any]], ...] = (
@@ -50,8 +49,3 @@ PARTS: tuple[Part[Any], ...] = (*PACKAGED, *FRAMEWORKS)
 TRAINING_FILES = {part.name: part.training_file for part in FRAMEWORKS}
 NOTHING = Components(dict.fromkeys(part.name for part in PARTS))  # the plan of none of them
 BY_NAME = {part.name: part for part in PARTS}
-
-
-def plan_from_json(data: Any) -> Plan:
-    """Read the fact gpu_stack_plan; raises PlanInputError with the path of a wrong field and what was expected."""
-    return Plan.from_json(data, {part.name: part.record for part in PARTS})

@@ -28,15 +28,15 @@ def of_plan(context: ResolveContext, components: Components) -> dict[str, str] |
     if not ("nvidia" in origins or components.get("cudnn") or components.get("nccl") or to_block):
         return None
     request = context.request
-    base = None if request.repository_url == "auto" else request.repository_url
+    base = None if request["repository_url"] == "auto" else request["repository_url"]
     facts = repository_facts(context.catalog, context.distro.id, context.host.architecture, base)
     if base is None and context.host.repository_url:
         # The plan is for the repository that was read, which may be a mirror.
         key_file = facts["key_url"].rsplit("/", 1)[-1]
         facts["url"] = context.host.repository_url.rstrip("/") + "/"
         facts["key_url"] = facts["url"] + key_file
-    if request.repository_key_url != "auto":
-        facts["key_url"] = request.repository_key_url
-    if request.repository_key_fingerprint != "auto":
-        facts["key_fingerprint"] = request.repository_key_fingerprint
+    if request["repository_key_url"] != "auto":
+        facts["key_url"] = request["repository_key_url"]
+    if request["repository_key_fingerprint"] != "auto":
+        facts["key_fingerprint"] = request["repository_key_fingerprint"]
     return facts

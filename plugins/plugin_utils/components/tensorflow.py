@@ -62,14 +62,14 @@ WARNINGS = {
 
 
 def _candidates(context: ResolveContext, _facts: Facts) -> list[Candidate]:
-    if context.request.tensorflow == "none":
+    if context.request["tensorflow"] == "none":
         return [Candidate("absent", because=context.unmanaged("tensorflow"))]
     return tensorflow_candidates(context)
 
 
 def tensorflow_candidates(context: ResolveContext) -> list[Candidate]:
     """Return the TensorFlow releases that the request allows, newest first."""
-    wanted = context.request.tensorflow
+    wanted = context.request["tensorflow"]
     found = _all_tensorflows(_reduced(context))
     if wanted == "auto":
         return [_with(candidate, problems=unproven) for candidate, unproven in found]
@@ -109,7 +109,7 @@ def _all_tensorflows(context: ResolveContext) -> list[tuple[Candidate, tuple[Pro
 
 
 def _candidate(context: ResolveContext, release: TensorflowRelease) -> Candidate:
-    libraries = context.request.tensorflow_cuda_libraries
+    libraries = context.request["tensorflow_cuda_libraries"]
     if libraries == "auto":
         libraries = "wheel" if release.and_cuda else "system"
     pythons, with_ = release.pythons, ""
@@ -395,7 +395,7 @@ def published(catalog: Catalog) -> list[str]:
 
 
 def _lacks(context: ResolveContext) -> str:
-    is_lacking = context.request.tensorflow != "none" and not context.catalog.tensorflow.releases
+    is_lacking = context.request["tensorflow"] != "none" and not context.catalog.tensorflow.releases
     return "TensorFlow wheel" if is_lacking else ""
 
 
@@ -407,7 +407,7 @@ def pins(plan: Plan) -> dict[str, str]:
 
 def _constraints(situation: Situation) -> list[Constraint]:
     planned = TensorflowComponent.of(situation.plan.components)
-    if planned is None or situation.plan.request.tensorflow != "auto":
+    if planned is None or situation.plan.request["tensorflow"] != "auto":
         return []
     text = f"without TensorFlow {planned.version}"
     return [Constraint("tensorflow", lambda q: q.asking(tensorflow="none"), text)]
@@ -417,7 +417,7 @@ def _unproven_nevertheless(trial: Trial) -> Iterator[Remedy]:
     """Yield PyTorch, then the newest TensorFlow by its version, although it is not known to run on the GPUs."""
     newest = max(published(trial.catalog), key=versions.key)
     for changes in ({"pytorch": "fallback"}, {"tensorflow": newest}):
-        changed = dataclasses.replace(trial.request, **changes)
+        changed = trial.request.but(**changes)
         if changed != trial.request and trial.attempt(changed, trial.host).ok:
             yield trial.remedy(changed)
 

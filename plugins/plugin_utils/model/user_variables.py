@@ -1,9 +1,8 @@
-"""The variables that a user may set, as meta/variables.yml declares them."""
+"""The variables that a user may set, as meta/variables.yml declares them; see components/declared.py."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 
 PREFIX = "gpu_stack_"
 DECLARATION = PROJECT / "meta" / "variables.yml"
+COMPONENT = "gpu_stack_{component}"  # the entry for every component without one of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,29 +36,32 @@ class Variable:
         return self.name.removeprefix(PREFIX)
 
 
-@functools.cache
-def declared() -> dict[str, Variable]:
-    """Return the variables by name, in the order of the file; raises ValueError for a key that no variable has."""
+def read(components: Mapping[str, str]) -> dict[str, Variable]:
+    """Return the declared variables by name, in the order of the file.
+
+    components: names, with the module to read; each has a variable, that of COMPONENT where it has no entry of its own.
+    Raises ValueError for a key that no variable has.
+    """
+    entries = load_yaml(DECLARATION)
     found = {}
-    for name, entry in load_yaml(DECLARATION).items():
-        words = entry.get("choices", {})
-        choices = words if isinstance(words, Mapping) else dict.fromkeys(words)
-        try:
-            found[name] = Variable(name, **{**entry, "choices": choices, "read_by": tuple(entry["read_by"])})
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{DECLARATION.name}: {name}: {error}") from error
+    for name, entry in entries.items():
+        if name != COMPONENT:
+            found[name] = _variable(name, entry)
+            continue
+        for component, module in components.items():
+            own = name.format(component=component)
+            if own not in entries:
+                found[own] = _variable(own, {**entry, "read_by": [module]})
     return found
 
 
-def of_request() -> dict[str, Variable]:
-    """Return the variables that a plan depends on, by name without the prefix."""
-    return {variable.option: variable for variable in declared().values() if variable.request}
-
-
-def of_runs() -> dict[str, Variable]:
-    """Return the gpu_stack_* variables that are not part of the request, by name without the prefix."""
-    ours = [variable for variable in declared().values() if variable.name.startswith(PREFIX)]
-    return {variable.option: variable for variable in ours if not variable.request}
+def _variable(name: str, entry: Mapping[str, Any]) -> Variable:
+    words = entry.get("choices", {})
+    choices = words if isinstance(words, Mapping) else dict.fromkeys(words)
+    try:
+        return Variable(name, **{**entry, "choices": choices, "read_by": tuple(entry["read_by"])})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{DECLARATION.name}: {name}: {error}") from error
 
 
 def is_empty(value: Any) -> bool:

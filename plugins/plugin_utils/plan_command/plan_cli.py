@@ -20,12 +20,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
     load_catalog,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import of_runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_reading
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import Reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX, of_runs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_options import (
     ARCHITECTURE,
     HOST_OPTIONS,
@@ -75,7 +78,7 @@ def _request(pairs: Sequence[str], mistakes: list[str]) -> Reading:
             )
         else:
             given[name] = value
-    read = Request.read(given)
+    read = user_request.read(given)
     mistakes += read.errors.values()
     return read
 

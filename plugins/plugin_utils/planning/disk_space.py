@@ -190,7 +190,7 @@ def check_disk(
     extra = extra or {}
     _warn_of_unknown_sizes(plan.components, diff, probe, findings, extra)
     reserve = load_sizes().reserve_mib
-    within = plan.request.scope == "frameworks"  # then all is below the directory of the environments, unless moved
+    within = plan.request["scope"] == "frameworks"  # then all is below the directory of the environments, unless moved
     usual = (ENVIRONMENTS, ENVIRONMENTS) if within else (WHEEL_CACHE, WORKSPACE)
     places = (directories or Directories()).measured(probe, *usual)
     by_mount: dict[str, list[Need]] = {}

@@ -7,7 +7,6 @@ be installed first.
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 from collections.abc import Iterator
 
@@ -97,12 +96,12 @@ def _keep(plan: Plan, probe: Probe, present: list[str]) -> str:
 
 def _requests(request: Request, present: list[str]) -> Iterator[tuple[Request, str]]:
     """Yield requests that may keep the driver, with what to type: the fewest changes first."""
-    requested = {name: getattr(request, name) for name in BY_NAME if name != "driver"}
+    requested = {name: request[name] for name in BY_NAME if name != "driver"}
     freed = {name: "auto" for name, value in requested.items() if value not in ("auto", "none", "fallback")}
     for changes in ({}, freed) if freed else ({},):
         others = "".join(f" and gpu_stack_{name}=auto" for name in changes)
         for version in (*present, "none"):
-            yield dataclasses.replace(request, driver=version, **changes), f"gpu_stack_driver={version}{others}"
+            yield request.but(driver=version, **changes), f"gpu_stack_driver={version}{others}"
 
 
 def _install(driver: DriverComponent, plan: Plan) -> str:

@@ -76,7 +76,7 @@ class Cleanup:
 
 def find(plan: Plan, probe: Probe) -> list[Leftover]:
     """Return all leftovers in the order in which they are reported; none with gpu_stack_scope=frameworks."""
-    if plan.request.scope == "frameworks":
+    if plan.request["scope"] == "frameworks":
         return []
     repository = load_catalog().repository
     return [
@@ -89,7 +89,7 @@ def find(plan: Plan, probe: Probe) -> list[Leftover]:
 
 def may_remove(plan: Plan) -> bool:
     """Return whether the user asked for leftovers to be removed."""
-    return plan.request.leftovers == "remove"
+    return plan.request["leftovers"] == "remove"
 
 
 def cleanup(plan: Plan, probe: Probe) -> Cleanup:

@@ -36,10 +36,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.pytorch import pytorch_candidates
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import identify_gpus
@@ -328,7 +328,7 @@ def planned(catalog: Catalog) -> list[str]:
             host = Host(next(iter(catalog.distros)), architecture, kind, (python,), default_python=python)
             identified = identify_gpus(catalog, host, Findings())
             for libraries in ("wheel", "system"):
-                request = Request(tensorflow_cuda_libraries=libraries, pytorch="auto")
+                request = asking(tensorflow_cuda_libraries=libraries, pytorch="auto")
                 context = ResolveContext(own, host, request, identified)
                 candidates = [
                     *tensorflow_candidates(context),

@@ -72,7 +72,7 @@ def _component(part: Part[Any], plan: Plan, probe: Probe, removal: Removal, cata
     planned = part.planned(plan.components)
     installed = part.installed(planned, probe, catalog)
     if planned is None:
-        is_undecided = not plan.ok and getattr(plan.request, part.name) != "none"
+        is_undecided = not plan.ok and plan.request[part.name] != "none"
         note = "the plan has problems" if is_undecided else "not managed, stays" if installed else ""
         row = ComponentChange(part.name, installed, None, UNDECIDED if is_undecided else KEEP, note)
         return part.unplanned(row, plan)

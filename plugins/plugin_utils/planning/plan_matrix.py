@@ -12,6 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     Components,
     CudaComponent,
@@ -21,7 +22,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 # One compute capability for all of a generation that get the same versions: name, capability, examples.
 GENERATIONS = (
@@ -63,10 +63,10 @@ def rows(catalog: Catalog) -> Iterator[Row]:
 
 def _best(catalog: Catalog, host: Host) -> tuple[Plan, str]:
     """Return the plan with TensorFlow, else without it, else without CUDA as well, else the refusal; and why."""
-    first = resolve(catalog, Request(), host)
+    first = resolve(catalog, asking(), host)
     if first.ok:
         return first, ""
-    for request in (Request(tensorflow="none"), Request(tensorflow="none", cuda="none")):
+    for request in (asking(tensorflow="none"), asking(tensorflow="none", cuda="none")):
         plan = resolve(catalog, request, host)
         if plan.ok:
             return plan, _short(first)

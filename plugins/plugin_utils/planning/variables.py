@@ -20,25 +20,21 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared, of_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import (
     BY_NAME,
     FRAMEWORKS,
     PARTS,
     PUBLISHED,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import URL, shown
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     Components,
     CudaComponent,
     FrameworkComponent,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import URL, Request, shown
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import (
-    PREFIX,
-    Variable,
-    declared,
-    is_empty,
-    of_request,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX, Variable, is_empty
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 # What roles set for the plays after them.
@@ -156,7 +152,7 @@ def _option(name: str) -> str:
 def wrong_values(values: Mapping[str, Any], catalog: Catalog, today: date) -> list[str]:
     """Return a mistake for each value that is not accepted. values: by the name of the variable, without templates."""
     request = {name: values[f"{PREFIX}{name}"] for name in of_request() if f"{PREFIX}{name}" in values}
-    wrong = dict(Request.read(request).errors)
+    wrong = dict(user_request.read(request).errors)
     mistakes = [wrong.get(name) or _dropped_zero(f"{PREFIX}{name}", name, request[name], catalog) for name in request]
     options = role_options()
     for name, value in values.items():

@@ -65,7 +65,7 @@ class ResolveContext:
 
     def unmanaged(self, component: str) -> str:
         """Return the reason for a component that the request or its scope excludes."""
-        outside = self.request.scope == "frameworks" and component not in frameworks.LABELS
+        outside = self.request["scope"] == "frameworks" and component not in frameworks.LABELS
         return (
             f"not managed (gpu_stack_{'scope=frameworks' if outside else component + '=none'}): what is installed stays"
         )
@@ -83,7 +83,7 @@ class ResolveContext:
         return ResolveContext(
             self.catalog,
             Host(self.host.distribution, self.host.architecture, **{name: getattr(self.host, name) for name in host}),
-            Request(**{name: getattr(self.request, name) for name in request}),
+            self.request.only(request),
             self.gpu_kinds,
             self.relaxed & {"repository", "kernel"},
         )

@@ -106,7 +106,7 @@ def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], finding
     if host.described and not host.gpus:
         _check_described(request, findings)
         return
-    expected = None if request.expect_gpus == "auto" else int(request.expect_gpus)
+    expected = None if request["expect_gpus"] == "auto" else int(request["expect_gpus"])
     if expected is None and not host.gpus:
         findings.problem(
             "no-gpu",
@@ -123,7 +123,7 @@ def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], finding
 
 def _check_described(request: Request, findings: Findings) -> None:
     """Add a problem where the description of a host names no GPU, and none was excluded explicitly."""
-    if request.expect_gpus != "0":
+    if request["expect_gpus"] != "0":
         findings.problem(
             "no-gpu",
             "no --gpu was given; expected one for each GPU of the host",

@@ -55,7 +55,7 @@ def explain_limits(
         pinned = dict(pins)
         if pinned:
             of_kept = (name for asks in kept.values() for name in asks)
-            pinned |= {name: getattr(plan.request, name) for name in of_kept if name not in pinned}
+            pinned |= {name: plan.request[name] for name in of_kept if name not in pinned}
         situation = Situation(catalog, plan, host, pinned)
         constraints = _of_kept(kept, asked) if not pinned else []
         constraints += _constraints(choices, members, situation, kept)
@@ -70,7 +70,7 @@ def _explained(reason: Reason, plan: Plan, limits: tuple[Limit, ...] | None) -> 
     component = plan.components.get(reason.component)
     if component is None:
         return reason
-    wanted, version = getattr(plan.request, reason.component), component.full_version
+    wanted, version = plan.request[reason.component], component.full_version
     heads = [f"requested ({wanted})"] if wanted not in ("auto", "fallback") else []
     if limits is None and not heads:
         heads = ["the newest release"]
@@ -124,7 +124,7 @@ def _of_request(choices: Choices, request: Request, but: set[str]) -> list[Const
         return lambda scenario: scenario.asking(**{name: "auto"})
 
     return [
-        Constraint(name, free(name), f"without gpu_stack_{name}={getattr(request, name)}")
+        Constraint(name, free(name), f"without gpu_stack_{name}={request[name]}")
         for name in asked_for(choices, request)
         if name not in but
     ]
@@ -140,7 +140,7 @@ def _of_host(choices: Choices, situation: Situation) -> list[Constraint]:
     pythons = host.pythons or catalog.distros[host.distribution].python.available
     known = {python for choice in choices for python in choice.pythons(catalog)}
     held = holds.names(choices, catalog, host)
-    if held and plan.request.scope == "host":
+    if held and plan.request["scope"] == "host":
         text = f"without the hold of {', '.join(held)}"
         found.append(Constraint("hold", lambda q: q.on(foreign_holds=()), text))
     source = "" if host.offers is not None else " (according to the catalog it does not)"
@@ -173,7 +173,7 @@ def _limits(
     planned = {choice.name: situation.plan.components.get(choice.name) for choice in members}
     chosen = {name: component.full_version for name, component in planned.items() if component}
     listed = [choice for choice in members if choice.name in chosen]
-    behind = [choice.name for choice in listed if _newer_is_known(situation, choice, chosen[choice.name])]
+    behind = [choice.name for choice in listed if _newer_is_known(situation, members, choice, chosen[choice.name])]
     found: dict[str, list[Limit]] = {name: [] for name in behind}
     if not behind:
         return {}
@@ -201,13 +201,17 @@ def is_newer(version: str, than: str) -> bool:
     return versions.key(version) > versions.key(than) and not versions.has_prefix(version, than)
 
 
-def _newer_is_known(situation: Situation, choice: Choice, chosen: str) -> bool:
+def _newer_is_known(situation: Situation, members: Choices, choice: Choice, chosen: str) -> bool:
     plan = situation.plan
-    context = ResolveContext(situation.catalog, situation.host, Request(), plan.gpus)
-    wanted = getattr(plan.request, choice.name)
+    context = ResolveContext(situation.catalog, situation.host, _nothing_asked(members, plan.request), plan.gpus)
+    wanted = plan.request[choice.name]
     is_wanted = wanted in ("auto", "fallback")
     known = (choice.listed or choice.known)(context)
     return any(is_newer(v, chosen) and (is_wanted or versions.has_prefix(v, wanted)) for v in known)
+
+
+def _nothing_asked(choices: Choices, request: Request) -> Request:
+    return request.but(**{name: "auto" for choice in choices for name in (choice.name, *choice.options)})
 
 
 def _together(

@@ -45,7 +45,7 @@ def last_resort(context: ResolveContext, choice: Choice, found: Sequence[Evaluat
 
     Of a request the closest candidate is taken, so that what depends on it is checked as well.
     """
-    wanted = getattr(context.request, choice.name)
+    wanted = context.request[choice.name]
     absent = Candidate("absent", choice.absent)
     if choice.optional and wanted == "auto":
         return _left_out(context, choice, found, facts)
@@ -129,7 +129,7 @@ def _each_gpu_alone(context: ResolveContext, choice: Choice, facts: Facts) -> bo
 def _no_candidate(context: ResolveContext, choice: Choice, wanted: str) -> Problem:
     """Return the problem of a request without any candidate: an unknown version, or one that is not offered."""
     name, known = choice.name, choice.known(context)
-    is_archive = choice.has_source and getattr(context.request, f"{name}_source") == "distro"
+    is_archive = choice.has_source and context.request[f"{name}_source"] == "distro"
     if wanted != "auto" and not any(versions.has_prefix(version, wanted) for version in known):
         near = ", ".join(versions.nearest(wanted, known)) or "none"
         architecture = context.host.architecture

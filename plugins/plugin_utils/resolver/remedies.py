@@ -36,9 +36,9 @@ def find_remedies(
     codes = {p.code for p in plan.problems}
     request = plan.request
     if "no-gpu" in codes:
-        request = dataclasses.replace(request, expect_gpus=str(len(plan.gpus)))
+        request = request.but(expect_gpus=str(len(plan.gpus)))
     if "no-framework" in codes:
-        request = dataclasses.replace(request, **{_frameworks(choices)[0]: "auto"})
+        request = request.but(**{_frameworks(choices)[0]: "auto"})
     trials = [Trial(catalog, plan, request, host, attempt) for attempt in attempts]
     whole = trials[-1]
     found: list[Remedy] = []
@@ -59,7 +59,7 @@ def find_remedies(
         found += _older_kernel(whole)
     if not found:
         found += _left_out(choices, whole)
-    if not found and request.scope == "frameworks":
+    if not found and request["scope"] == "frameworks":
         found += _whole_host(whole)
     for trial in trials:
         if not found:
@@ -75,7 +75,7 @@ def asked_for(choices: Choices, request: Request) -> list[str]:
     sources = [f"{choice.name}_source" for choice in choices]
     options = [name for choice in choices[::-1] for name in choice.options if name not in sources]
     fields = [*options, *(f"{choice.name}_source" for choice in choices if choice.has_source), *_names(choices)[::-1]]
-    return [name for name in fields if getattr(request, name) not in _NOTHING_ASKED]
+    return [name for name in fields if request[name] not in _NOTHING_ASKED]
 
 
 def _names(choices: Choices) -> list[str]:
@@ -87,7 +87,7 @@ def _frameworks(choices: Choices) -> list[str]:
 
 
 def _free(choices: Choices, request: Request) -> Request:
-    return dataclasses.replace(request, **dict.fromkeys(asked_for(choices, request), "auto"))
+    return request.but(**dict.fromkeys(asked_for(choices, request), "auto"))
 
 
 def _requests(choices: Choices, trial: Trial) -> Iterator[Remedy]:
@@ -103,7 +103,7 @@ def _requests(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     for order in (asked, asked[::-1]):
         kept = freed
         for name in order[::-1]:  # what is given up last is restored first
-            restored = dataclasses.replace(kept, **{name: getattr(request, name)})
+            restored = kept.but(**{name: request[name]})
             if attempt(restored, host).ok:
                 kept = restored
         yield trial.remedy(_nearest(choices, trial, kept))
@@ -113,13 +113,13 @@ def _nearest(choices: Choices, trial: Trial, freed: Request) -> Request:
     """Return the request with the freed versions set to some as near to the requested ones as the host allows."""
     options = [name for choice in choices for name in choice.version_options]
     for name in (*_names(choices), *options):
-        asked = getattr(trial.request, name)
-        if getattr(freed, name) == asked or asked in _NOTHING_ASKED:
+        asked = trial.request[name]
+        if freed[name] == asked or asked in _NOTHING_ASKED:
             continue
         vulnerable: list[Request] = []
         chosen = _chosen(name, trial.attempt(freed, trial.host))
         for version in [*_neighbours(choices, trial.catalog, name, asked), *chosen]:
-            closer = dataclasses.replace(freed, **{name: version})
+            closer = freed.but(**{name: version})
             made = trial.attempt(closer, trial.host) if version != asked else None
             if made is None or not _is_known_to_run(made):
                 continue
@@ -173,7 +173,7 @@ def _left_out(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     ways = [way for choice in _frameworks_first(choices) for way in choice.leave_out]
     for base in dict.fromkeys((trial.request, _free(choices, trial.request))):
         for names in sorted(ways, key=len):
-            less = dataclasses.replace(base, **dict.fromkeys(names, "none"))
+            less = base.but(**dict.fromkeys(names, "none"))
             if less != base and trial.attempt(less, trial.host).ok:
                 yield trial.remedy(less)
                 return
@@ -185,7 +185,7 @@ def _frameworks_first(choices: Choices) -> Choices:
 
 def _whole_host(trial: Trial) -> Iterator[Remedy]:
     """Yield the remedy to let the packages change as well, if that helps."""
-    wider = dataclasses.replace(trial.request, scope="host")
+    wider = trial.request.but(scope="host")
     if trial.attempt(wider, trial.host).ok:
         yield trial.remedy(wider)
 
@@ -268,7 +268,7 @@ def _more_gpus(trial: Trial) -> Iterator[Remedy]:
     kinds = {gpu.pci_id: gpu.name for gpu in plan.gpus}
     if len(kinds) != 1 or len(plan.gpus) != len(host.gpus):
         return
-    (kind, name), expected = next(iter(kinds.items())), int(plan.request.expect_gpus)
+    (kind, name), expected = next(iter(kinds.items())), int(plan.request["expect_gpus"])
     changed = dataclasses.replace(host, gpus=(host.gpus[0],) * expected)
     made = trial.attempt(plan.request, changed)
     if made.ok:
@@ -302,9 +302,9 @@ def _elsewhere(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     )
     elsewhere = [dataclasses.replace(like, distribution=name) for name in names]
     free = _free(choices, request)
-    no_framework = dataclasses.replace(free, **dict.fromkeys(_frameworks(choices), "none"))
+    no_framework = free.but(**dict.fromkeys(_frameworks(choices), "none"))
     nothing = dict.fromkeys((choice.name for choice in choices if choice.leave_out), "none")
-    bases = list(dict.fromkeys((request, free, no_framework, dataclasses.replace(no_framework, **nothing))))
+    bases = list(dict.fromkeys((request, free, no_framework, no_framework.but(**nothing))))
     for places, kinds in ((elsewhere, [None]), ([host, *elsewhere], _subsets(host))):
         for base in bases:
             for place in places:

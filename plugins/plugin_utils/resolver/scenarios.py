@@ -38,7 +38,7 @@ class Scenario:
 
     def asking(self, **changes: str) -> Scenario:
         """Return the scenario with another request."""
-        return dataclasses.replace(self, request=dataclasses.replace(self.request, **changes))
+        return dataclasses.replace(self, request=self.request.but(**changes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +82,7 @@ class Trial:
     def changed(self, request: Request) -> dict[str, str]:
         """Return what another request changes, by field."""
         before = self.plan.request
-        fields = (field.name for field in dataclasses.fields(Request))
-        return {name: getattr(request, name) for name in fields if getattr(before, name) != getattr(request, name)}
+        return {name: value for name, value in request.items() if before[name] != value}
 
     def remedy(self, request: Request) -> Remedy:
         """Return the remedy that consists of another request."""

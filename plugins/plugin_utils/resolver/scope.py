@@ -5,8 +5,6 @@ Runs on the controller; pure functions. The loaded driver is then a fact that ev
 
 from __future__ import annotations
 
-import dataclasses
-
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
@@ -22,11 +20,11 @@ PROBLEMS = {
 
 def limit(request: Request, choices: Choices, host: Host, findings: Findings) -> Request:
     """Return the request with every component but the frameworks left out, where the scope says so."""
-    if request.scope != "frameworks":
+    if request["scope"] != "frameworks":
         return request
     packaged = [choice for choice in choices if not choice.is_framework]
     for choice in packaged:
-        version = getattr(request, choice.name)
+        version = request[choice.name]
         if version not in ("auto", "none"):
             findings.problem(
                 "scope-conflict",
@@ -41,14 +39,14 @@ def limit(request: Request, choices: Choices, host: Host, findings: Findings) ->
             "ask the machine's administrator to load a driver, or set gpu_stack_scope=host; for script/plan without a "
             "host, add --loaded-driver VERSION",
         )
-    return dataclasses.replace(request, **dict.fromkeys((choice.name for choice in packaged), "none"))
+    return request.but(**dict.fromkeys((choice.name for choice in packaged), "none"))
 
 
 def check_frameworks(request: Request, choices: Choices, components: Components, findings: Findings) -> None:
     """Add a problem where the scope is the frameworks and none is requested."""
     frameworks = [choice for choice in choices if choice.is_framework]
     is_planned = any(components.framework(choice.name) for choice in frameworks)
-    if request.scope == "frameworks" and not is_planned and not findings.problems:
+    if request["scope"] == "frameworks" and not is_planned and not findings.problems:
         findings.problem(
             "no-framework",
             "gpu_stack_scope=frameworks installs frameworks alone, and neither "

@@ -240,9 +240,7 @@ class _Search:
         if not option:
             owners = [name for name in row for rule in self.rules[name] if _joins(rule, row)]
             option = {
-                name: self._decided[name][0]
-                for name in owners
-                if getattr(self.context.request, name) not in ("auto", "none")
+                name: self._decided[name][0] for name in owners if self.context.request[name] not in ("auto", "none")
             }
         return number + 1, {**dropped, **option}
 

@@ -14,11 +14,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedTraining
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 
 TRAIN, LEFT_OUT = "train", "left out"  # the other actions are the outcomes REUSED, DEFERRED and SKIP
 MAX_AGE = float(declared()["smoke_train_max_age"].default)  # days

@@ -61,12 +61,12 @@ def _candidates(context: ResolveContext, _facts: Facts) -> Sequence[Candidate]:
     if kept is not None:
         return [_stays(context, kept.version, _why_kept(context, kept))]
     request, loaded = context.request, context.host.loaded_driver
-    if request.driver == "none":
+    if request["driver"] == "none":
         unmanaged = context.unmanaged("driver")
         if loaded is None:
             return [Candidate("absent", because=unmanaged)]
         return [_stays(context, loaded, f"{unmanaged}; the loaded driver is {loaded}")]
-    if request.driver == "auto" and not context.host.gpus:
+    if request["driver"] == "auto" and not context.host.gpus:
         why = "the host has no GPU; set gpu_stack_driver to a version to install one nevertheless"
         return [Candidate("absent", because=why)]
     held = held_driver.held_driver(context)
@@ -110,7 +110,7 @@ def _check(context: ResolveContext, findings: Findings) -> None:
 
 
 def _is_needed(context: ResolveContext) -> bool:
-    return context.request.driver != "none" and (context.request.driver != "auto" or bool(context.host.gpus))
+    return context.request["driver"] != "none" and (context.request["driver"] != "auto" or bool(context.host.gpus))
 
 
 def _lacks(context: ResolveContext) -> bool:
@@ -157,7 +157,7 @@ def too_old(context: ResolveContext, facts: Facts, floor: str, what: str) -> Pro
     version = facts["driver.version"]
     if "driver.kept" in facts:
         found = f"the {facts['driver.kept']} driver is {version}"
-    elif context.request.driver == "auto":
+    elif context.request["driver"] == "auto":
         kernel = context.host.newest_kernel
         newer = (
             f" and its kernel {versions.kernel_series(kernel)}" if kernel and _kernel_limits(context, version) else ""
@@ -169,7 +169,7 @@ def too_old(context: ResolveContext, facts: Facts, floor: str, what: str) -> Pro
         "driver-too-old-for-cuda",
         f"{what} needs driver {floor} or newer; {found}",
         "ask the machine's administrator for such a driver, or set gpu_stack_scope=host"
-        if context.request.scope == "frameworks"
+        if context.request["scope"] == "frameworks"
         else "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_cuda to an older release",
     )
 
@@ -216,7 +216,7 @@ def _explain(context: ResolveContext, driver: Candidate, facts: Facts, findings:
             f"driver branch {branch.branch} is not known to build for kernel {kernel} (newest: "
             f"{branch.newest_kernel}): its module may not compile; an older kernel of the distribution is safer",
         )
-    if is_built and component.source == "distro" and context.request.driver_source == "auto":
+    if is_built and component.source == "distro" and context.request["driver_source"] == "auto":
         findings.warn(
             "source-fallback",
             f"driver {version} is from {context.distro.id}'s archive: {context.repository_name} offers none that fits",
@@ -239,7 +239,7 @@ def _source_reason(context: ResolveContext, component: DriverComponent) -> str:
         return ""
     why = (
         "requested"
-        if context.request.driver_module_source != "auto"
+        if context.request["driver_module_source"] != "auto"
         else f"the {'firmware' if context.host.secure_boot == 'enabled' else 'kernel'} trusts no key of DKMS"
     )
     return f"; prebuilt and signed by {context.distro.id}'s archive: {why}"
@@ -255,7 +255,7 @@ def _archive_reason(context: ResolveContext, branch: Branch, component: DriverCo
 
 
 def _modules_reason(context: ResolveContext, component: DriverComponent) -> str:
-    if context.request.driver_kernel_modules != "auto":
+    if context.request["driver_kernel_modules"] != "auto":
         return "requested"
     if not context.gpus:
         return "the branch's default, since the host has no GPU"

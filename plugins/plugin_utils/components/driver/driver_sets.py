@@ -73,7 +73,7 @@ def profile(context: ResolveContext) -> Profile:
 
     At `auto` a display keeps the kind of set that is installed, and gets `full` where no driver is installed.
     """
-    asked, display = context.request.driver_profile, context.host.display
+    asked, display = context.request["driver_profile"], context.host.display
     if asked != "auto":
         return Profile(asked, "requested")
     if not display:
@@ -102,7 +102,7 @@ def kept(context: ResolveContext) -> KeptDriver | None:
     """
     if context.host.staying:
         return context.host.staying
-    if context.request.driver == "none":
+    if context.request["driver"] == "none":
         return None
     rule, installed = context.catalog.packages, _installed(context)
     if any(re.fullmatch(rule.kernel_modules, name) for name in installed):
@@ -123,12 +123,12 @@ def check_kept(context: ResolveContext, driver: KeptDriver, findings: Findings) 
     """Add the problem of a request that would change the driver that stays."""
     request = context.request
     wanted = {
-        "driver": request.driver != "auto" and not versions.has_prefix(driver.version, request.driver),
-        "driver_source": request.driver_source == "nvidia",
-        "driver_kernel_modules": request.driver_kernel_modules not in ("auto", driver.kernel_modules),
-        "driver_profile": request.driver_profile == "compute",
+        "driver": request["driver"] != "auto" and not versions.has_prefix(driver.version, request["driver"]),
+        "driver_source": request["driver_source"] == "nvidia",
+        "driver_kernel_modules": request["driver_kernel_modules"] not in ("auto", driver.kernel_modules),
+        "driver_profile": request["driver_profile"] == "compute",
     }
-    asked = [f"gpu_stack_{name}={getattr(request, name)}" for name, differs in wanted.items() if differs]
+    asked = [f"gpu_stack_{name}={request[name]}" for name, differs in wanted.items() if differs]
     if asked:
         names = " and ".join(asked)
         findings.problem(
@@ -143,7 +143,7 @@ def check_kept(context: ResolveContext, driver: KeptDriver, findings: Findings) 
 def check_display(context: ResolveContext, findings: Findings) -> None:
     """Add the problem of the profile `compute` where it would take OpenGL and X away from a display."""
     found = graphics(context)
-    if context.request.driver_profile == "compute" and context.host.display and found:
+    if context.request["driver_profile"] == "compute" and context.host.display and found:
         findings.problem(
             "display-needs-full",
             f"gpu_stack_driver_profile=compute would remove {', '.join(found)} from a host with a display "

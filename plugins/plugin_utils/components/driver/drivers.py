@@ -66,12 +66,12 @@ def driver_candidates(context: ResolveContext) -> list[Candidate]:
     key = _reduced(context)
     candidates: list[Candidate] = []
     is_prebuilt = prebuilt.source(context) == prebuilt.PREBUILT
-    for source in ("distro",) if is_prebuilt else sources(context.request.driver_source):
+    for source in ("distro",) if is_prebuilt else sources(context.request["driver_source"]):
         found = _nvidia_drivers(key) if source == "nvidia" else _distro_drivers(key)
         candidates += sorted(found, key=lambda candidate: versions.key(_version(candidate)), reverse=True)
-    if context.request.driver == "auto":
+    if context.request["driver"] == "auto":
         return candidates
-    return [c for c in candidates if versions.has_prefix(_full_version(context, c), context.request.driver)]
+    return [c for c in candidates if versions.has_prefix(_full_version(context, c), context.request["driver"])]
 
 
 def _version(candidate: Candidate) -> str:
@@ -106,9 +106,9 @@ def archived_version(context: ResolveContext, branch: Branch) -> str | None:
 def _reduced(context: ResolveContext) -> ResolveContext:
     source = prebuilt.source(context)
     host = ["offers", "kernel", "next_kernel", "repository_url", *(["kernels"] if source == prebuilt.PREBUILT else [])]
-    reduced = context.reduced(host=host, request=("driver_kernel_modules",))
+    reduced = context.reduced(host=host, request=("driver_kernel_modules", "driver_profile", "driver_module_source"))
     profile = driver_sets.profile(context).name  # the same for most hosts of a fleet, whatever it depends on
-    request = dataclasses.replace(reduced.request, driver_profile=profile, driver_module_source=source)
+    request = reduced.request.but(driver_profile=profile, driver_module_source=source)
     return dataclasses.replace(reduced, request=request)
 
 
@@ -277,7 +277,7 @@ def _flavour(
 
     `auto` takes the first flavour of the branch that all GPUs accept.
     """
-    accepted, asked = accepted_modules(context.gpus), context.request.driver_kernel_modules
+    accepted, asked = accepted_modules(context.gpus), context.request["driver_kernel_modules"]
     shipped = [f for f in branch.kernel_modules if packages.of(driver_sets.profile(context).name, f)]
     allowed = [f for f in shipped if asked in ("auto", f)]
     fitting = [flavour for flavour in allowed if flavour in accepted]
@@ -323,7 +323,7 @@ def unfit_modules(context: ResolveContext, asked: str) -> Problem:
 
 def _missing_modules(context: ResolveContext, branch: Branch, shipped: list[str], archive: str) -> Problem:
     """Return the problem of requested kernel modules that a branch does not have, or an archive does not offer."""
-    asked = context.request.driver_kernel_modules
+    asked = context.request["driver_kernel_modules"]
     remedy = "leave gpu_stack_driver_kernel_modules at auto, or set gpu_stack_driver to another branch"
     if asked not in branch.kernel_modules:
         has = " and ".join(branch.kernel_modules)

@@ -52,8 +52,8 @@ def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findin
             "and run this again",
         )
     elif (
-        request.scope == "host"
-        and request.driver != "none"
+        request["scope"] == "host"
+        and request["driver"] != "none"
         and (vgpus := [gpu for gpu in host.gpus if gpu.vgpu is not None or _name_of_vgpu(catalog, gpu)])
     ):
         versions = ", ".join(sorted({gpu.vgpu for gpu in vgpus if gpu.vgpu})) or "unknown"
@@ -65,7 +65,7 @@ def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findin
             "install the guest driver of the same vGPU release from NVIDIA's licensing portal, with its licence, and "
             "set gpu_stack_driver=none for everything else; or ask for a whole GPU (passthrough)",
         )
-    elif request.scope == "host" and request.driver != "none" and (sign := _sign_of_proxmox(catalog, host)):
+    elif request["scope"] == "host" and request["driver"] != "none" and (sign := _sign_of_proxmox(catalog, host)):
         findings.problem(
             "proxmox",
             f"this host is a Proxmox hypervisor ({sign}), which is not supported: its kernels come from Proxmox, with "

@@ -68,13 +68,13 @@ def _contradiction(context: ResolveContext, held: HeldDriver) -> list[Problem]:
     request, installed = context.request, driver_sets.packaged(context)
     version = held.version
     differs = {
-        "driver": request.driver != "auto" and not versions.has_prefix(version, request.driver),
+        "driver": request["driver"] != "auto" and not versions.has_prefix(version, request["driver"]),
         **{
-            name: getattr(request, name) not in ("auto", getattr(installed, name.removeprefix("driver_")))
+            name: request[name] not in ("auto", getattr(installed, name.removeprefix("driver_")))
             for name in ("driver_source", "driver_kernel_modules", "driver_module_source", "driver_profile")
         },
     }
-    asked = [f"gpu_stack_{name}={getattr(request, name)}" for name, is_other in differs.items() if is_other]
+    asked = [f"gpu_stack_{name}={request[name]}" for name, is_other in differs.items() if is_other]
     if not asked:
         return []
     text = " and ".join(asked)

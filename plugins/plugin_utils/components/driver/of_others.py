@@ -50,10 +50,10 @@ def _of_others(context: ResolveContext) -> list[Part]:
         return []
     modules = present.loaded_modules if is_loaded and present.loaded_modules else installed.kernel_modules
     installed = dataclasses.replace(installed, kernel_modules=modules)
-    wanted = {field: getattr(request, field) for field in OPTIONS}
+    wanted = {field: request[field] for field in OPTIONS}
     if any(value not in ("auto", getattr(installed, OPTIONS[field])) for field, value in wanted.items()):
         return []
-    if request.driver != "auto" and not versions.has_prefix(installed.version, request.driver):
+    if request["driver"] != "auto" and not versions.has_prefix(installed.version, request["driver"]):
         return []
     version, branch = installed.version, str(versions.major(installed.version))
     exact = {"driver_source": installed.source, "driver_kernel_modules": modules}

@@ -46,10 +46,10 @@ def source(context: ResolveContext) -> str:
     At `auto` they are prebuilt where the kernel demands signatures and nothing signs what DKMS builds: neither is a key
     of the host trusted, nor has the kernel loaded such a module.
     """
-    asked, host = context.request.driver_module_source, context.host
+    asked, host = context.request["driver_module_source"], context.host
     if asked != "auto":
         return asked
-    if not host.needs_signatures or host.module_key_enrolled or context.request.driver_source == "nvidia":
+    if not host.needs_signatures or host.module_key_enrolled or context.request["driver_source"] == "nvidia":
         return DKMS
     pattern = context.catalog.packages.prebuilt_modules
     is_ours = any(fnmatch.fnmatchcase(package.name, pattern) for package in host.packages)
@@ -64,7 +64,7 @@ def unavailable(context: ResolveContext) -> list[Problem]:
         return []
     if not context.distro.prebuilt_modules:
         why, remedy = f"{context.distro.id} builds and signs none", _INSTEAD
-    elif context.request.driver_source == "nvidia":
+    elif context.request["driver_source"] == "nvidia":
         why, remedy = "NVIDIA's repository has none", "leave gpu_stack_driver_source at auto; or " + _INSTEAD
     elif driver_sets.profile(context).name == "full":
         why = "with OpenGL and X, Ubuntu's own tool installs them"
@@ -100,7 +100,7 @@ def instead(trial: Trial) -> Iterator[Remedy]:
         if booted.ok:
             text = f"reboot into kernel {host.next_kernel} and run this again ({outcome(booted)})"
             yield Remedy(text, trial.changed(request), {"kernel": (str(host.next_kernel),)})
-    built = dataclasses.replace(request, driver_module_source="dkms")
+    built = request.but(driver_module_source="dkms")
     made = attempt(built, host)
     if made.ok:
         changes = trial.changed(built)

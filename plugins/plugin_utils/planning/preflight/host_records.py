@@ -31,7 +31,7 @@ _VERIFIED = "plan of the verified configuration: "  # the part of the probe
 
 def check_unread(context: Context, findings: Findings) -> None:
     """Name the parts of the host that could not be read; an ordinary user may not read all, and needs few."""
-    if context.plan.request.scope == "frameworks":
+    if context.plan.request["scope"] == "frameworks":
         return
     kernel = [error for error in context.probe.errors if error.startswith("kernel: ")]
     if kernel and context.builds_modules:
@@ -67,7 +67,7 @@ _ONCE = ("leftovers",)  # what is requested for one run
 
 def check_request(context: Context, findings: Findings) -> None:
     """Name what the verified configuration was requested with and this run was not."""
-    before, now = context.probe.requested or {}, vars(context.plan.request)
+    before, now = context.probe.requested or {}, context.plan.request
     changed = [
         f"gpu_stack_{name} was {before[name]} and is {now[name]}"
         for name in now
@@ -89,7 +89,7 @@ def _is_kept(context: Context, field: str, before: str) -> bool:
     owners = {name: name for name in BY_NAME} | {f: n for n, fields in OPTIONS.items() for f in fields}
     name = owners.get(field)
     component = context.plan.components.get(name) if name else None
-    if name is None or component is None or getattr(context.plan.request, field) not in ("auto", "fallback"):
+    if name is None or component is None or context.plan.request[field] not in ("auto", "fallback"):
         return False
     if field != name:
         return str(getattr(component, OPTIONS[name][field])) == before

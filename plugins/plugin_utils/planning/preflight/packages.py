@@ -41,7 +41,7 @@ DPKG_INTERRUPTED = FindingSpec(
 def check_package_manager(context: Context, findings: Findings) -> None:
     """Check that packages can be changed now: no lock, no cloud-init, no unfinished packages of others."""
     state = context.probe.package_manager
-    if state is None or context.plan.request.scope == "frameworks":
+    if state is None or context.plan.request["scope"] == "frameworks":
         return
     is_needed = any(context.is_changed(part.name) for part in PARTS)
     if context.probe.cloud_init_running and is_needed:

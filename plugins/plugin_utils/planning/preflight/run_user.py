@@ -25,7 +25,7 @@ VENV_MISSING = FindingSpec(
 
 def check_user(context: Context, findings: Findings) -> None:
     """Check that the user may do what the plan needs: all on the host, or to install the frameworks alone."""
-    if context.plan.request.scope == "frameworks":
+    if context.plan.request["scope"] == "frameworks":
         _ordinary_user(context.probe, findings)
     elif context.probe.uid != 0:
         NOT_ROOT.add_problem(findings, f"the tasks run as the user with uid {context.probe.uid}, expected root")

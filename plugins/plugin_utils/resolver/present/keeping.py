@@ -50,7 +50,7 @@ class Kept:
 
     def freed(self, part: Part) -> dict[str, str]:
         """Return what was requested in place of what keeps a part."""
-        return {name: getattr(self.asked[0].newest(), name) for name in part.asks}
+        return {name: self.asked[0].newest()[name] for name in part.asks}
 
 
 def keep(choices: Choices, catalog: Catalog, request: Request, host: Host, attempt: Attempt) -> Kept:
@@ -62,7 +62,7 @@ def keep(choices: Choices, catalog: Catalog, request: Request, host: Host, attem
         return Kept(free, host, (request, host))
     newest = attempt(free, host)
     unheld = attempt(free, dataclasses.replace(host, foreign_holds=())) if held else newest
-    asked = dataclasses.replace(free, **_of_plan(choices, unheld, request.latest, free, held))
+    asked = free.but(**_of_plan(choices, unheld, request.latest, free, held))
     there = frozenset(package.name for parts in ways for part in parts for package in part.packages)
     kept = Kept(asked, host, (request, host), newest=newest, there=there)
     together = _with(kept, [alternatives[0] for alternatives in ways])
@@ -91,7 +91,7 @@ def _newer(choices: Choices, kept: Kept, attempt: Attempt) -> dict[str, str]:
         plan = kept.newest
         if part.names[0] not in leading:  # the newest beside what stays
             others = [other for other in kept.parts if other is not part]
-            plan = attempt(dataclasses.replace(kept.request, **kept.freed(part)), _host(kept, others))
+            plan = attempt(kept.request.but(**kept.freed(part)), _host(kept, others))
         if plan is None or not plan.ok:
             continue
         for name in part.names:
@@ -112,7 +112,7 @@ def explained(choices: Choices, kept: Kept, plan: Plan, catalog: Catalog) -> Pla
         if plan.ok and choice.explain_kept and choice.name in kept.names:
             plan = choice.explain_kept(_trial(catalog, kept, plan))
     for name in request.latest:  # where the version in its place contradicts a hold
-        plan = _renamed(plan, f"gpu_stack_{name}={getattr(kept.request, name)}", f"gpu_stack_{name}={LATEST}")
+        plan = _renamed(plan, f"gpu_stack_{name}={kept.request[name]}", f"gpu_stack_{name}={LATEST}")
     return plan
 
 
@@ -133,7 +133,7 @@ def _reason(kept: Kept, plan: Plan, reason: Reason) -> Reason:
     name, part = reason.component, kept.names.get(reason.component)
     request = kept.asked[0]
     if part is None:
-        asked, latest = f"requested ({getattr(kept.request, name)})", f"requested ({LATEST})"
+        asked, latest = f"requested ({kept.request[name]})", f"requested ({LATEST})"
         because = reason.because.replace(asked, latest) if name in request.latest else reason.because
         because = "; ".join(text for text in (because, kept.given_up.get(name)) if text)
         return dataclasses.replace(reason, because=because)
@@ -143,7 +143,7 @@ def _reason(kept: Kept, plan: Plan, reason: Reason) -> Reason:
         because = reason.because if part.stays else "kept: it works, and others installed it"
     elif plan.components.get(name) is None:
         because = _why_without(kept, part, name) or f"{because} without it"
-    version, wanted = kept.newer.get(name), getattr(request, name)
+    version, wanted = kept.newer.get(name), request[name]
     instead = LATEST if wanted in _FREE else version
     return dataclasses.replace(
         reason, because=because + (f"; {version} also fits (gpu_stack_{name}={instead})" if version else "")
@@ -171,7 +171,7 @@ def _ways(choices: Choices, catalog: Catalog, request: Request, host: Host) -> I
         return
     context = ResolveContext(catalog, host, request, ())
     for choice in sorted(choices, key=lambda choice: choice.optional):
-        if choice.is_framework or request.scope == "host":
+        if choice.is_framework or request["scope"] == "host":
             found = _of_verified(choice, request, host)
             parts = choice.stays(context, found) if choice.stays else found
             if parts:
@@ -182,13 +182,13 @@ def was_left_out(present: Present, request: Request, name: str) -> bool:
     """Return whether the verified configuration lacks a component that was to be there, as now, if one fits."""
     verified = present.verified.components
     is_lacking = name in verified and verified[name] is None
-    return is_lacking and getattr(request, name) == "auto" and present.requested.get(name) in ("auto", LATEST)
+    return is_lacking and request[name] == "auto" and present.requested.get(name) in ("auto", LATEST)
 
 
 def _of_verified(choice: Choice, request: Request, host: Host) -> list[Part]:
     """Return the ways to keep a component of the verified configuration."""
     present, name = host.present, choice.name
-    component, wanted = present.verified.components.get(name), getattr(request, name)
+    component, wanted = present.verified.components.get(name), request[name]
     if component is None:
         is_out = choice.stays_out(present) and was_left_out(present, request, name)
         return [Part((name,), "none", {name: "none"})] if is_out else []
@@ -196,7 +196,7 @@ def _of_verified(choice: Choice, request: Request, host: Host) -> list[Part]:
     if wanted not in _FREE and not versions.has_prefix(version, wanted):
         return []
     exact = {field: getattr(component, attribute) for field, attribute in choice.options.items()}
-    exact = {field: value for field, value in exact.items() if value and getattr(request, field) == "auto"}
+    exact = {field: value for field, value in exact.items() if value and request[field] == "auto"}
     packages = (*component.packages, *component.pinning_packages)
     parts = [Part((name,), version, {name: version, **exact}, packages)]
     if choice.has_source and len(choice.options) > 1:  # another set of packages in the same version
@@ -219,7 +219,7 @@ def _of_plan(
         if component is not None and (name in held or name in leading):
             asks[name] = component.full_version
         field = f"{name}_source"
-        if component is not None and name in leading and name not in held and getattr(request, field) == "auto":
+        if component is not None and name in leading and name not in held and request[field] == "auto":
             asks[field] = getattr(component, leading[name][field])
     return asks
 
@@ -231,7 +231,7 @@ def _with(kept: Kept, more: Iterable[Part]) -> Kept:
     """Return what to resolve with more parts that stay."""
     parts = (*kept.parts, *more)
     asks = {name: value for part in parts for name, value in part.asks.items()}
-    request = dataclasses.replace(kept.request, **asks)
+    request = kept.request.but(**asks)
     return dataclasses.replace(kept, request=request, host=_host(kept, parts), parts=parts)
 
 

@@ -14,9 +14,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model import framewo
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 
 PROJECT = Path(__file__).resolve().parents[4]
 NAMES = [framework.name for framework in FRAMEWORKS]

@@ -13,9 +13,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.frameworks import CPU_LACKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put
@@ -34,7 +34,7 @@ def host(root: Path, distribution: str, *cpus: str, **parts: object) -> Host:
 
 
 def plan(found: Host, **request: str) -> Plan:
-    return resolve(load_catalog(), Request(**request), found)
+    return resolve(load_catalog(), asking(**request), found)
 
 
 def numpy(made: Plan) -> str:
@@ -121,7 +121,7 @@ def test_a_lock_of_the_users_own_says_which_numpy_it_has(tmp_path: Path, kind: s
         texts = {planned.python: older if kind != "both" else newer, "3.10": newer}
         put(tmp_path, f"locks/{lock_texts.of_all(planned.lock)}", lock_texts.merge(texts))
     catalog = with_locks(load_catalog(), tmp_path / "locks")
-    made = resolve(catalog, Request(tensorflow="none", pytorch="auto"), found)
+    made = resolve(catalog, asking(tensorflow="none", pytorch="auto"), found)
     assert made.ok, made.problems
     assert made.components["pytorch"] == planned
 

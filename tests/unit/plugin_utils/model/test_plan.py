@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe, plan_for_reading
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import (
+    plan_for_probe,
+    plan_for_reading,
+    plan_from_json,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_matrix
 from syrupy.assertion import SnapshotAssertion
 
@@ -84,7 +88,7 @@ def planned_by_the_frozen_catalog() -> Iterator[Plan]:
     requests: list[dict[str, str]] = [{}, {"cuda": "12.7"}, {"driver_source": "distro", "cuda_source": "distro"}]
     for request, packages, *gpus in itertools.product(requests, ((), KEPT_DRIVER), (H200, A100), (H200, K80)):
         host = Host("ubuntu-24.04", "x86_64", gpus=tuple(map(HostGpu, gpus)), packages=packages)
-        yield plan_for_reading(frozen_catalog(), Request.read(request), host)
+        yield plan_for_reading(frozen_catalog(), user_request.read(request), host)
 
 
 def test_what_is_read_from_a_plans_json_is_the_plan() -> None:

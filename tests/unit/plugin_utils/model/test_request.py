@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from syrupy.assertion import SnapshotAssertion
 
 
@@ -19,7 +21,7 @@ from syrupy.assertion import SnapshotAssertion
         ({"tensorflow": "None"}, ("tensorflow", "none")),
         ({"expect_gpus": 4}, ("expect_gpus", "4")),
         ({}, ("pytorch", "fallback")),
-        ({"pytorch": None}, ("pytorch", Request().pytorch)),
+        ({"pytorch": None}, ("pytorch", asking()["pytorch"])),
         ({"pytorch": True}, ("pytorch", "auto")),
         ({"driver": False}, ("driver", "none")),
         ({"cuda": "No"}, ("cuda", "none")),
@@ -43,7 +45,7 @@ from syrupy.assertion import SnapshotAssertion
     ],
 )
 def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, str]) -> None:
-    assert getattr(Request.from_mapping(values), expected[0]) == expected[1]
+    assert user_request.from_mapping(values)[expected[0]] == expected[1]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, st
 )
 def test_the_error_lists_every_wrong_value(values: dict[str, Any], snapshot: SnapshotAssertion) -> None:
     with pytest.raises(PlanInputError) as caught:
-        Request.from_mapping(values)
+        user_request.from_mapping(values)
     text = str(caught.value)
     assert all(name in text for name in values)
     assert text == snapshot
@@ -96,8 +98,8 @@ def test_the_error_lists_every_wrong_value(values: dict[str, Any], snapshot: Sna
     ids=str,
 )
 def test_what_a_word_was_taken_for_is_said(values: dict[str, Any], snapshot: SnapshotAssertion) -> None:
-    assert list(Request.read(values).notes.values()) == snapshot
+    assert list(user_request.read(values).notes.values()) == snapshot
 
 
 def test_nothing_is_said_about_what_is_plain() -> None:
-    assert Request.read({"cuda": "auto", "driver": "none", "tensorflow": 2.21, "leftovers": "remove"}).notes == {}
+    assert user_request.read({"cuda": "auto", "driver": "none", "tensorflow": 2.21, "leftovers": "remove"}).notes == {}

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared, of_request, of_runs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import user_variables
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared, of_request, of_runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
 
 from tests.unit.ansible_runs import run_playbook
@@ -43,8 +45,8 @@ def texts(*folders: str) -> dict[str, str]:
 
 
 def test_the_fields_of_the_request_are_the_declared_variables_in_their_order() -> None:
-    assert list(vars(Request())) == list(of_request())
-    assert Request() == Request.from_mapping({})
+    assert list(asking()) == list(of_request())
+    assert asking() == user_request.from_mapping({})
 
 
 @pytest.mark.parametrize("name", declared())
@@ -61,13 +63,16 @@ def test_default_and_choices_are_accepted_and_nonsense_is_not(name: str) -> None
 
 @pytest.mark.parametrize("name", declared())
 def test_every_variable_is_read_where_its_declaration_says(name: str) -> None:
-    """As a field of the request, or in YAML by its name."""
+    """By its name; that of a component in the module that chooses it."""
     variable = declared()[name]
     assert variable.read_by
     for file in variable.read_by:
-        own = "" if file.endswith(".py") else rf"{name}\b|"
-        pattern = rf"\b(?:{own}(?:gpu_stack_)?request\.{variable.option}\b)"
-        assert re.search(pattern, (PROJECT / file).read_text()), f"{file} does not read {name}"
+        pattern = (
+            rf'request\["{variable.option}"\]' if file.endswith(".py") else rf"\b{name}\b|request\.{variable.option}\b"
+        )
+        if variable.option in BY_NAME:
+            pattern = "^CHOICE = "
+        assert re.search(pattern, (PROJECT / file).read_text(), re.MULTILINE), f"{file} does not read {name}"
 
 
 def test_every_name_that_is_read_is_declared() -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cudnn import CudnnComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.nccl import NcclComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING, plan_from_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     CudaComponent,
     DriverComponent,
@@ -18,7 +20,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 # The plan of a Debian 12 host with two H200 and every component, as JSON.
 PLANNED: dict[str, Any] = json.loads(
@@ -84,7 +85,7 @@ def make_plan(
     """Return a plan for Debian 12 with these components; url: of NVIDIA's repository."""
     parts = NOTHING.but(**{name: component(name, data) for name, data in (components or {}).items()})
     repository = {"url": url} if url else None
-    asked = Request.from_mapping(request or {})
+    asked = user_request.from_mapping(request or {})
     found: dict[str, Any] = {"gpus": (), "reasons": (), "problems": (), "warnings": ()}
     return Plan(distribution="debian-12", request=asked, components=parts, repository=repository, **found)
 

@@ -269,7 +269,7 @@ def test_a_component_of_a_plan_with_problems_is_not_kept(name: str) -> None:
     probe = make_probe(packages=packages(*OPEN_595), pytorch=PYTORCH)
     assert plan_diff.plan_diff(refused, probe).of(name).action == "undecided"
     assert plan_diff.plan_diff(refused, probe).changes is False
-    unmanaged = dataclasses.replace(refused, request=dataclasses.replace(refused.request, **{name: "none"}))
+    unmanaged = dataclasses.replace(refused, request=refused.request.but(**{name: "none"}))
     assert plan_diff.plan_diff(unmanaged, probe).of(name).action == "keep"
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared, of_runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared, of_runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training
@@ -241,7 +241,7 @@ def test_a_version_of_a_role_is_the_plans_unless_its_packages_are_the_users(
 ) -> None:
     """What a role installs comes from the plan: with another version it would fail after the packages have changed."""
     host = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu("10de:2330"),))
-    plan = resolve(frozen_catalog(), Request(), host)
+    plan = resolve(frozen_catalog(), asking(), host)
     found = variables.other_than_planned(values, plan.components)
     assert len(found) == is_refused
     assert not is_refused or found == snapshot

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 from tests.unit.plugin_utils.resolver.resolver_checker import knows, num, products, raw
 
@@ -24,7 +24,7 @@ def asked(host=(), capability="7.5", distro="ubuntu-24.04", pci_id="10de:ffff", 
     gpu = HostGpu(pci_id, "0000:01:00.0", "GPU", capability)
     made = plan_once(
         load_catalog(),
-        Request.from_mapping({**NOTHING, "cuda_source": "nvidia", **request}),
+        user_request.from_mapping({**NOTHING, "cuda_source": "nvidia", **request}),
         Host(distro, "x86_64", gpus=(gpu,), **dict(host)),
     )
     return made, [problem.code for problem in made.problems]

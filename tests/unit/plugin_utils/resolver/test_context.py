@@ -8,12 +8,18 @@ import re
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cuda, cudnn, libraries, nccl, tensorflow
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import (
+    cuda,
+    cudnn,
+    libraries,
+    nccl,
+    tensorflow,
+    user_request,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     gpu_label,
@@ -48,7 +54,7 @@ HOST = Host(
     display="display manager gdm3.service",
     packages=(Package("libnvidia-gl-580", "580.126.16-1ubuntu1"),),
 )
-REQUEST = Request.from_mapping(
+REQUEST = user_request.from_mapping(
     {
         "driver": "580",
         "driver_source": "nvidia",

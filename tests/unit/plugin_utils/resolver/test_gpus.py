@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
 
 from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, plan, plan_untried, texts
@@ -96,14 +96,14 @@ def test_expected_gpus(expected, count, found):
     findings = Findings()
     devices = (HostGpu(GPUS["H200"][0]),) * count
     gpus, _ = identify(*devices)
-    check_gpu_count(Request(expect_gpus=expected), Host("debian-12", "x86_64", gpus=devices), gpus, findings)
+    check_gpu_count(asking(expect_gpus=expected), Host("debian-12", "x86_64", gpus=devices), gpus, findings)
     assert [problem.code for problem in findings.problems] == found
 
 
 @pytest.mark.parametrize(("expected", "has_problem"), [("auto", True), ("2", True), ("0", False)])
 def test_a_described_host_without_gpus_lacks_the_option(expected, has_problem):
     described = Host("debian-12", "x86_64", described=True)
-    problems = resolve(load_catalog(), Request(expect_gpus=expected), described).problems
+    problems = resolve(load_catalog(), asking(expect_gpus=expected), described).problems
     assert [problem.code for problem in problems] == ["no-gpu"] * has_problem
     for problem in problems:
         assert "--gpu" in problem.message
@@ -154,9 +154,9 @@ def test_devices_that_no_driver_serves(gpu, code, snapshot):
 
 
 def test_a_described_host_is_told_which_options_to_add(snapshot):
-    (problem,) = resolve(load_catalog(), Request(), Host("debian-12", "x86_64", described=True)).problems
+    (problem,) = resolve(load_catalog(), asking(), Host("debian-12", "x86_64", described=True)).problems
     assert problem.message == snapshot
-    counted = resolve(load_catalog(), Request(expect_gpus="2"), Host("debian-12", "x86_64", described=True, gpus=(T4,)))
+    counted = resolve(load_catalog(), asking(expect_gpus="2"), Host("debian-12", "x86_64", described=True, gpus=(T4,)))
     assert [p.code for p in counted.problems] == ["no-gpu"]
     assert counted.problems[0].message == snapshot
 
@@ -189,7 +189,7 @@ def test_small_gpu_beside_a_larger_one_is_left_out_by_tensorflow(devices, reques
 @pytest.mark.parametrize("device", [device for device, row in products().items() if row.get("arm_only")])
 def test_a_described_gpu_that_exists_on_arm_alone_is_refused(device):
     described = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu("10de:2330"), HostGpu(f"10de:{device}")), described=True)
-    made = resolve(load_catalog(), Request(), described)
+    made = resolve(load_catalog(), asking(), described)
     assert [problem.code for problem in made.problems] == ["arm-only-gpu"]
     assert made.problems[0].message.startswith(products()[device]["name"])
     assert "x86_64" in made.problems[0].remedy
@@ -199,11 +199,11 @@ def test_a_described_gpu_that_exists_on_arm_alone_is_refused(device):
 @pytest.mark.parametrize("device", ["2330", "2901", "3182", "2bb1"])
 def test_a_described_gpu_that_exists_with_both_is_not(device):
     described = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu(f"10de:{device}"),), described=True)
-    assert "arm-only-gpu" not in {problem.code for problem in resolve(load_catalog(), Request(), described).problems}
+    assert "arm-only-gpu" not in {problem.code for problem in resolve(load_catalog(), asking(), described).problems}
 
 
 def test_a_probed_host_has_the_processor_that_it_has():
     probed = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu("10de:2342"),))
-    assert resolve(load_catalog(), Request(), probed).ok
+    assert resolve(load_catalog(), asking(), probed).ok
     arm = Host("ubuntu-24.04", "aarch64", gpus=(HostGpu("10de:2342"),))
-    assert [problem.code for problem in resolve(load_catalog(), Request(), arm).problems] == ["distro-not-supported"]
+    assert [problem.code for problem in resolve(load_catalog(), asking(), arm).problems] == ["distro-not-supported"]

@@ -7,9 +7,9 @@ import random
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, read_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve, with_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.limits import is_newer
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -42,7 +42,7 @@ REQUESTS = [
 def plan(distro, *gpus, host=None, catalog=CATALOG, **request):
     """Return a plan with limits as JSON."""
     made = Host(distro, "x86_64", gpus=tuple(HostGpu(GPUS[gpu][0]) for gpu in gpus), **(host or {}))
-    return with_limits(catalog, resolve(catalog, Request.from_mapping(request), made), made).to_json()
+    return with_limits(catalog, resolve(catalog, user_request.from_mapping(request), made), made).to_json()
 
 
 class Relaxed(Question):

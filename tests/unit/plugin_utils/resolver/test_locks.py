@@ -15,9 +15,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     OfTheirTime,
     SourceOnly,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve, with_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from syrupy.assertion import SnapshotAssertion
 
@@ -301,7 +301,7 @@ def test_a_lock_that_does_not_exist_is_named_where_it_is_what_limits(
 ) -> None:
     catalog = with_locks("pytorch-2.7.1-cu126-py3.11.txt", "pytorch-2.15.0-cu132-py3.11.txt", *locked)
     host = Host("debian-12", "x86_64", gpus=(HostGpu("10de:2335"),))
-    request = Request.from_mapping({"cuda": "12.6", "tensorflow": "none", "pytorch": "auto"})
+    request = user_request.from_mapping({"cuda": "12.6", "tensorflow": "none", "pytorch": "auto"})
     made = with_limits(catalog, resolve(catalog, request, host), host)
     (reason,) = (reason for reason in made.reasons if reason.component == "pytorch")
     assert reason.choice == version

@@ -13,9 +13,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
     load_catalog,
     read_catalog,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ GIVEN = settings(
 
 def applied(remedy, request, host):
     """Return the request and the host that a remedy changes to."""
-    request = dataclasses.replace(request, **dict(remedy.request))
+    request = request.but(**dict(remedy.request))
     changes = dict(remedy.host)
     if "distribution" in changes:
         host = Host(changes["distribution"][0], "x86_64", gpus=host.gpus)
@@ -102,7 +103,7 @@ def holds(request, host, locks=()):
 @GIVEN
 @given(host=HOSTS, asked=REQUESTS)
 def test_plans_pass_the_check_and_refusals_have_remedies(host, asked):
-    request = Request.from_mapping(asked)
+    request = user_request.from_mapping(asked)
     made = resolve(load_catalog(), request, host)
     assert made == resolve(load_catalog(), request, host), "the same question has the same answer"
     if made.ok:
@@ -162,7 +163,7 @@ def test_independent_check_finds_violations():
 
 def _steps(catalog, hosts):
     """Return how many lines of Python planning these hosts executes: unlike time, independent of the machine's load."""
-    request, count = Request(), 0
+    request, count = asking(), 0
 
     def trace(_frame, event, _argument):
         nonlocal count
@@ -192,7 +193,7 @@ def test_planning_stays_linear_in_the_hosts():
     _steps(catalog, hosts[:10])  # the caches are warm
     first = _steps(catalog, hosts[10:20])
     for host in hosts[20:90]:
-        resolve(catalog, Request(), host)
+        resolve(catalog, asking(), host)
     assert first > 1000
     # A few comparisons depend on what other tests left in the caches. One line more for each of the 80 hosts that were
     # planned in between would be 800.

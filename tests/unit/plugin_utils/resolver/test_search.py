@@ -8,8 +8,8 @@ import re
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import (
@@ -196,7 +196,7 @@ NFB = {"nvidia-open": ("590.48.01-1ubuntu1",), "cuda-toolkit-13-0": ("13.0.2-1",
 )
 def test_nvidias_packages_come_before_the_archives_of_a_better_branch(relaxed, driver, source):
     host = Host("ubuntu-22.04", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),), offers=NFB)
-    made = plan_once(frozen_catalog(), Request(tensorflow="none"), host, frozenset(relaxed)).to_json()
+    made = plan_once(frozen_catalog(), asking(tensorflow="none"), host, frozenset(relaxed)).to_json()
     assert (picked(made)["driver"], made["components"]["driver"]["source"]) == (driver, source)
 
 

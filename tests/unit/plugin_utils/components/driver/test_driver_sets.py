@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe, plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -77,7 +77,7 @@ def made(found: Probe, **request: str) -> Plan:
 
 def once(found: Probe, **request: str) -> Plan:
     """Return a plan with the remedies that the rules give instead of those that were tried."""
-    return plan_once(load_catalog(), Request.from_mapping(request), host_from_probe(found))
+    return plan_once(load_catalog(), user_request.from_mapping(request), host_from_probe(found))
 
 
 def names(plan: Plan) -> list[str]:
@@ -432,7 +432,7 @@ def test_every_set_has_its_full_counterpart_and_known_names() -> None:
 
 
 def test_the_request_knows_the_profiles() -> None:
-    assert Request.from_mapping({}).driver_profile == "auto"
+    assert user_request.from_mapping({})["driver_profile"] == "auto"
     (problem,) = made(probe(), driver_profile="desktop").problems
     assert problem.code == "invalid-request"
     assert "gpu_stack_driver_profile is 'desktop'; expected one of auto, compute, full" in problem.message

@@ -8,8 +8,8 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, FirstDriver, FirstDrivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import (
@@ -62,7 +62,7 @@ def test_a_branch_without_the_requested_modules_is_skipped():
 def test_cached_candidates_depend_on_the_requested_kernel_modules():
     catalog, host = frozen_catalog(), Host("debian-12", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),))
     for asked, expected in (("proprietary", "nvidia-kernel-dkms"), ("auto", "nvidia-kernel-open-dkms")):
-        made = plan_once(catalog, Request(driver_kernel_modules=asked), host)
+        made = plan_once(catalog, asking(driver_kernel_modules=asked), host)
         assert expected in [package.name for package in made.components["driver"].packages]
 
 
@@ -71,7 +71,7 @@ def test_an_archive_without_the_requested_modules_is_a_problem(snapshot):
     distro = catalog.distros["ubuntu-24.04"]
     drivers = tuple(dataclasses.replace(d, proprietary=()) for d in distro.distro_drivers if d.branch == "580")
     distros = {"ubuntu-24.04": dataclasses.replace(distro, distro_drivers=drivers)}
-    request = Request(driver_source="distro", driver="580", driver_kernel_modules="proprietary")
+    request = asking(driver_source="distro", driver="580", driver_kernel_modules="proprietary")
     host = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),))
     (problem,) = plan_once(dataclasses.replace(catalog, distros=distros), request, host).problems
     assert problem.code == "not-in-repository"

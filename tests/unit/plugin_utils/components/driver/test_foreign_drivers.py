@@ -9,9 +9,9 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe, resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -108,7 +108,7 @@ def test_a_described_proxmox_kernel_is_refused_as_a_probed_one() -> None:
         host = Host(
             distro, "x86_64", gpus=(HostGpu("10de:2204"),), kernel=kernel, next_kernel=following, described=True
         )
-        (problem,) = resolve(frozen_catalog(), Request(), host).problems
+        (problem,) = resolve(frozen_catalog(), asking(), host).problems
         assert problem.code == "proxmox"
         assert f"proxmox-headers-{following or kernel}" in problem.message
 

@@ -11,9 +11,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import plan
@@ -208,7 +208,7 @@ def probed(kernel: dict[str, Any], distribution: str = "ubuntu-22.04") -> tuple[
     probe = Probe.from_json(
         {"distribution": {"id": distribution}, "architecture": "x86_64", "gpus": gpus, "kernel": kernel}
     )
-    made = resolve(frozen_catalog(), Request(driver_source="nvidia"), host_from_probe(probe)).to_json()
+    made = resolve(frozen_catalog(), asking(driver_source="nvidia"), host_from_probe(probe)).to_json()
     return made["components"]["driver"], [w["code"] for w in made["warnings"] if w["code"] == "compiler-unknown"]
 
 
@@ -435,7 +435,7 @@ def test_the_warning_names_the_compiler_that_is_taken(release: str, compiler: di
     probe = Probe.from_json(
         {"distribution": {"id": "ubuntu-22.04"}, "architecture": "x86_64", "gpus": gpus, "kernel": kernel}
     )
-    made = resolve(frozen_catalog(), Request(driver_source="nvidia"), host_from_probe(probe))
+    made = resolve(frozen_catalog(), asking(driver_source="nvidia"), host_from_probe(probe))
     assert [w.message for w in made.warnings if w.code == "compiler-unknown"] == [message]
 
 

@@ -11,6 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once, resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
@@ -37,7 +38,7 @@ def plan_untried(
 
 def question(host: dict[str, Any] | None, distribution: str, request: dict[str, str]) -> tuple[Request, Host]:
     described = {"gpus": (H100,), "secure_boot": "enabled", "kernel": NOW, **(host or {})}
-    return Request(**{"tensorflow": "none", "pytorch": "none", **request}), Host(distribution, "x86_64", **described)
+    return asking(**{"tensorflow": "none", "pytorch": "none", **request}), Host(distribution, "x86_64", **described)
 
 
 def driver(found: Plan) -> Any:

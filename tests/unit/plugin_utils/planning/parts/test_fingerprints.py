@@ -13,7 +13,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader, lock_texts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import plan_from_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints, running_code
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart

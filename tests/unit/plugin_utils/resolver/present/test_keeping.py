@@ -16,9 +16,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import INSTALL, KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
 from syrupy.assertion import SnapshotAssertion
@@ -71,7 +71,7 @@ def verified(tmp_path: Path) -> Root:
 def test_a_verified_configuration_stays_at_auto(verified: Root, offers: Any) -> None:
     plan = verified.plan(offers)
     assert versions(plan) == VERIFIED
-    assert plan.request.driver == plan.request.cuda == "auto"  # what was asked for
+    assert plan.request["driver"] == plan.request["cuda"] == "auto"  # what was asked for
     diff = plan_diff.plan_diff(plan, verified.probe(offers))
     assert not diff.changes
 
@@ -86,7 +86,7 @@ def test_latest_is_the_newest_each_time(verified: Root) -> None:
     asked = dict.fromkeys(("driver", "cuda", "cudnn", "nccl"), "latest")
     plan = verified.plan(NEW, **asked)
     assert versions(plan) == NEWEST
-    assert plan.request.cuda == "latest"
+    assert plan.request["cuda"] == "latest"
     assert versions(Root(verified.root / "bare").plan(NEW, **asked)) == NEWEST
 
 
@@ -196,7 +196,7 @@ def test_frameworks_stay_with_their_cuda_libraries(tmp_path: Path) -> None:
 def test_pytorch_in_place_of_tensorflow_stays_until_tensorflow_is_asked_for(tmp_path: Path) -> None:
     root = Root(tmp_path)
     before = root.plan(OLD, tensorflow="none", pytorch="2.13")
-    asked = dataclasses.replace(before.request, **WITH_FRAMEWORKS)
+    asked = before.request.but(**WITH_FRAMEWORKS)
     root.verify(dataclasses.replace(before, request=asked))  # as if no TensorFlow had worked then
     assert versions(root.plan(NEW, **WITH_FRAMEWORKS))["pytorch"] == versions(before)["pytorch"]
     assert "also fits (gpu_stack_tensorflow=latest)" in because(root.plan(NEW, **WITH_FRAMEWORKS), "tensorflow")
@@ -236,7 +236,7 @@ def test_libraries_come_with_the_first_toolkit_of_nvidias(tmp_path: Path) -> Non
 def test_a_tensorflow_that_is_not_known_to_run_on_a_gpu_stays_where_it_was_verified_alone(tmp_path: Path) -> None:
     root = Root(tmp_path)
     before = root.plan(OLD, tensorflow="2.21")
-    root.verify(dataclasses.replace(before, request=dataclasses.replace(before.request, **WITH_FRAMEWORKS)))
+    root.verify(dataclasses.replace(before, request=before.request.but(**WITH_FRAMEWORKS)))
     root.gpu("2b85")  # an RTX 5090 in place of the H200
     plan = root.plan(NEW, **WITH_FRAMEWORKS)
     assert (versions(plan)["tensorflow"], bool(plan.components["pytorch"])) == (None, True)
@@ -518,4 +518,4 @@ def test_nothing_is_tried_on_a_host_on_which_nothing_is(tmp_path: Path) -> None:
         raise AssertionError
 
     host = host_from_probe(Root(tmp_path).probe(NEW))
-    assert keeping.keep(CHOICES, frozen_catalog(), Request(), host, attempt).parts == ()
+    assert keeping.keep(CHOICES, frozen_catalog(), asking(), host, attempt).parts == ()

@@ -1,0 +1,128 @@
+"""Read a request: the values of the user by the declarations of the variables, all mistakes at once.
+
+Runs on the controller; pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import LATEST, PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable, is_empty
+
+# What people type for a component; YAML makes true and false of yes and no without quotes.
+_WORDS = {
+    **dict.fromkeys(("no", "off", "false"), "none"),
+    **dict.fromkeys(("yes", "on", "true"), "auto"),
+    "newest": LATEST,
+}
+_CASE_SENSITIVE = ("url", "fingerprint")  # types of variables
+_VERSION = re.compile(r"\d+(\.\d+)*(\.?(post|rc|a|b)\d+)?", re.ASCII)
+_NUMBER = re.compile(r"\d+(\.\d+)+|\d+([,-]\d+)*", re.ASCII)  # with hyphens in package names, as in cuda-toolkit-12-6
+_BUILD = re.compile(r"^cu(\d\d)(\d)$")  # as PyTorch names its builds: cu126 is for CUDA 12.6
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
+_FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A request as it was understood. errors and notes: by the name of the variable, without its prefix."""
+
+    request: Request
+    errors: dict[str, str]
+    notes: dict[str, str]
+
+
+def asking(**values: str) -> Request:
+    """Return the request for some variables, as text, and the defaults of the others; raises KeyError for a name."""
+    return Request({name: variable.default for name, variable in of_request().items()}).but(**values)
+
+
+def from_mapping(values: Mapping[str, Any]) -> Request:
+    """Return the request for variables without `gpu_stack_`; raises PlanInputError that lists all wrong ones."""
+    reading = read(values)
+    if reading.errors:
+        raise PlanInputError("; ".join(reading.errors.values()))
+    return reading.request
+
+
+def read(values: Mapping[str, Any]) -> Reading:
+    """Return the request with the defaults in place of invalid values, the errors and what was understood."""
+    known = of_request()
+    errors = {
+        name: f"unknown request {name!r}{spelling.hint(name, known)}; known: {', '.join(known)}"
+        for name in values
+        if name not in known
+    }
+    valid, notes = {}, {}
+    for name, variable in known.items():
+        if name not in values:
+            continue
+        text, note = _understood(variable, values[name])
+        expected = _expected(variable, text)
+        if expected:
+            errors[name] = f"{variable.name} is {shown(values[name])}; expected {expected}"
+            continue
+        valid[name] = text
+        if note:
+            notes[name] = f"{variable.name} is {note}"
+    return Reading(asking(**valid), errors, notes)
+
+
+def shown(value: Any) -> str:
+    """Return a wrong value for a message, with what YAML made of it where that is not what was typed."""
+    if isinstance(value, bool):
+        typed = "yes, on and true" if value else "no, off and false"
+        return f"{str(value).lower()} (YAML reads {typed} without quotes so)"
+    if is_empty(value):
+        return "empty"
+    if isinstance(value, (list, tuple)):
+        return f"the list {list(value)}"
+    return f"the mapping {dict(value)}" if isinstance(value, Mapping) else repr(str(value))
+
+
+def _understood(variable: Variable, value: Any) -> tuple[str, str]:
+    """Return a value as text, and what a word was taken for, if anything; YAML reads `13.2` as a number."""
+    if is_empty(value):
+        return variable.default, f"empty, which means its default, {variable.default}"
+    if isinstance(value, (list, tuple, Mapping)):
+        return "", ""
+    text = str(value).strip()
+    meant, words = _WORDS.get(text.lower()), variable.choices if variable.type == "version" else {}
+    if LATEST in (meant, text.lower()) and LATEST not in words:  # no component, of which nothing stays
+        meant = "auto"
+    if meant in words:
+        return str(meant), f"{text.lower()}, which means {meant}"
+    return (text if variable.type in _CASE_SENSITIVE else text.lower()), ""
+
+
+def _expected(variable: Variable, text: str) -> str | None:
+    """Return what is expected instead of a value; None if it is valid."""
+    words = tuple(variable.choices)
+    if text in words:
+        return None
+    if variable.type == "choice":
+        return f"one of {', '.join(words)}{spelling.hint(text, words)}"
+    if variable.type == "version":
+        return _expected_of_version(text, words)
+    accepts = {
+        "count": text.isdecimal() and int(text) >= variable.minimum,
+        "url": bool(URL.fullmatch(text)),
+        "fingerprint": bool(_FINGERPRINT.fullmatch(text.replace(" ", ""))),
+    }
+    return None if accepts[variable.type] else variable.expected
+
+
+def _expected_of_version(text: str, words: tuple[str, ...]) -> str | None:
+    if _VERSION.fullmatch(text):
+        return None
+    # Input methods for Chinese and Japanese type digits and dots of full width.
+    number = _NUMBER.search(_BUILD.sub(r"\1.\2", unicodedata.normalize("NFKC", text)))
+    near = f"; did you mean {re.sub('[,-]', '.', number.group())}?" if number else spelling.hint(text, words)
+    return f"{', '.join(words)}, a version or the first parts of one, such as 13.2{near}"
