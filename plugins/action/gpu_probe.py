@@ -11,7 +11,8 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 
 MODULE = "gpuhost.stack.gpu_probe"
 

@@ -19,17 +19,14 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line, versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
-    CATALOG_FOLDER,
-    CatalogError,
-    load_catalog,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
     FrameworkRelease,
     TensorflowRelease,
     Toolkit,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 
 from tools.catalog import comparison, device_code, live_sources, verdicts
 from tools.catalog.comparison import Finding

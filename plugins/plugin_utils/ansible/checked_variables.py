@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.inventory_variables import outranked
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 
 from ansible.errors import AnsibleActionFail, AnsibleError

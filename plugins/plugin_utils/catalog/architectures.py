@@ -25,6 +25,9 @@ def of_architecture(catalog: Catalog, architecture: str) -> Catalog:
     parts = {name: _of(getattr(catalog, name), architecture, ()) for name in _FILES}
     distros = {name: _of(distro, architecture, ()) for name, distro in catalog.distros.items()}
     changed = {name: part for name, part in parts.items() if part is not getattr(catalog, name)}
+    components = {name: _of(file, architecture, ()) for name, file in catalog.components.items()}
+    if any(file is not catalog.components[name] for name, file in components.items()):
+        changed["components"] = components
     if any(distro is not catalog.distros[name] for name, distro in distros.items()):
         changed["distros"] = distros
     return dataclasses.replace(catalog, **changed) if changed else catalog
@@ -77,6 +80,7 @@ def declared(catalog: Catalog) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "repository.yml.architectures", tuple(catalog.repository.architectures)
     yield "cpu.yml.unmarked_locks", (catalog.cpu.unmarked_locks,)
     files = {f"{name}.yml": getattr(catalog, name) for name in _FILES}
+    files |= {f"{name}.yml": file for name, file in catalog.components.items()}
     for where, file in (files | {f"distro/{distro.id}.yml": distro for distro in catalog.distros.values()}).items():
         yield from _declared(where, file)
 

@@ -141,9 +141,10 @@ def _globs(patterns: Iterable[str]) -> str:
 
 def probe_options(catalog: Catalog) -> dict[str, Any]:
     """Return the options of the module gpu_probe that name packages."""
+    files = catalog.components.values()
     return {
-        "package_patterns": list(catalog.packages.installed),
-        "repository_patterns": list(catalog.packages.offered),
+        "package_patterns": [*catalog.packages.installed, *(glob for file in files for glob in file.names.installed)],
+        "repository_patterns": [*catalog.packages.offered, *(glob for file in files for glob in file.names.offered)],
         "driver_packages": driver_name_pattern(catalog),
         "distro_cuda_package": catalog.packages.distro_cuda,
         "kernel_tools": list(catalog.packages.kernel_tools),

@@ -11,7 +11,7 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import cross_check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
+    ComponentFile,
     CpuFile,
     CudaFile,
     CudnnFile,
@@ -232,10 +233,14 @@ def _read_xids(path: Path, kind: type, problems: list[str]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def read_catalog(folder: Path) -> Catalog:
-    """Return the catalog in a directory; raises CatalogError with all problems."""
+def read_catalog(folder: Path, components: Mapping[str, type[ComponentFile]] | None = None) -> Catalog:
+    """Return the catalog in a directory; raises CatalogError with all problems.
+
+    components: the types of the files that one component alone reads, by its name.
+    """
     problems: list[str] = []
     parts: dict[str, Any] = {name: _read_yaml(folder / f"{name}.yml", kind, problems) for name, kind in _FILES.items()}
+    parts["components"] = {n: _read_yaml(folder / f"{n}.yml", kind, problems) for n, kind in (components or {}).items()}
     parts["products"] = _read_products(folder / "gpu_products.csv", problems)
     parts["gpu_names"] = tuple(GpuName(**row) for row in _read_csv(folder / "gpu_names.csv", GpuName, problems))
     parts["vgpus"] = _read_vgpus(folder / "vgpus.csv", problems)
@@ -291,17 +296,6 @@ def _pinned(catalog: Catalog, paths: Iterable[Path]) -> dict[str, dict[str, str]
     return found
 
 
-def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
-    """Return the catalog, read once per process, with the project's locks; raises CatalogError.
-
-    A catalog elsewhere has none, and no plan by it needs one.
-    """
-    return _read_once(folder)  # also for those who name the usual folder
-
-
-@functools.cache
-def _read_once(folder: Path) -> Catalog:
-    found = read_catalog(folder)
-    if folder != CATALOG_FOLDER:
-        return found
-    return dataclasses.replace(found, locks=lock_files(), pinned=_pinned(found, _shipped()))
+def with_own_locks(catalog: Catalog) -> Catalog:
+    """Return a catalog with the project's locks."""
+    return dataclasses.replace(catalog, locks=lock_files(), pinned=_pinned(catalog, _shipped()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import ClassVar, Self, cast
 
 
 @dataclasses.dataclass(frozen=True)
@@ -961,6 +962,37 @@ class Distro:
 
 
 @dataclasses.dataclass(frozen=True)
+class PackageNames:
+    """Names of a component's packages.
+
+    installed, offered: globs of those that a probe reports, of the host and of NVIDIA's repository. leading: the
+    expression of those whose version is the component's.
+    """
+
+    installed: tuple[str, ...]
+    offered: tuple[str, ...]
+    leading: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComponentFile:
+    """The file of the catalog that one component alone reads: its module has the type, a subclass.
+
+    name: of the component, and of the file.
+    """
+
+    name: ClassVar[str]
+    schema: int
+    cpu_architectures: tuple[str, ...]
+    names: PackageNames
+
+    @classmethod
+    def of(cls, catalog: Catalog) -> Self:
+        """Return the file of a catalog."""
+        return cast(Self, catalog.components[cls.name])
+
+
+@dataclasses.dataclass(frozen=True)
 class LockFiles:
     """The locks that exist, and the command that makes others; {names} in it are theirs.
 
@@ -973,8 +1005,10 @@ class LockFiles:
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity, since caches take it as a key
 class Catalog:
-    """The whole catalog. vgpus: by device and subsystem; locks: None where they do not limit a plan.
+    """The whole catalog.
 
+    components: the files that one component alone reads, by its name; vgpus: by device and subsystem; locks: None where
+    they do not limit a plan.
     pinned: {lock, as in `locks`: {package: version}} of the packages in `cpu`.
     """
 
@@ -997,5 +1031,6 @@ class Catalog:
     xids: tuple[Xid, ...]
     xid_nvlink: tuple[XidNvlink, ...]
     distros: dict[str, Distro]
+    components: Mapping[str, ComponentFile] = dataclasses.field(default_factory=dict)
     locks: LockFiles | None = None
     pinned: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)

@@ -14,7 +14,11 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, FrameworkRelease
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
+    Catalog,
+    ComponentFile,
+    FrameworkRelease,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
     INSTALL,
     KEEP,
@@ -43,14 +47,16 @@ PlannedEnvironment = TypeVar("PlannedEnvironment", bound=FrameworkComponent)
 class Part(abc.ABC, Generic[Planned]):
     """A component on a host.
 
-    record: the type of what is planned, which has the name and the label; role: what installs it. role_fields: fields
-    of the record that are variables of the role, too, so that users must not set those to another value.
-    build_variables: the role's variables with packages to compile with. findings: those of `check`. in_kernel: whether
-    it is loaded as a kernel module. in_summary: whether the summary of a run has a column for it.
+    record: the type of what is planned, which has the name and the label; role: what installs it. catalog_file: the
+    type of its file in the catalog, where no other component reads that. role_fields: fields of the record that are
+    variables of the role, too, so that users must not set those to another value. build_variables: the role's variables
+    with packages to compile with. findings: those of `check`. in_kernel: whether it is loaded as a kernel module.
+    in_summary: whether the summary of a run has a column for it.
     """
 
     record: ClassVar[type[Component]]
     role: ClassVar[str]
+    catalog_file: ClassVar[type[ComponentFile] | None] = None
     role_fields: ClassVar[tuple[str, ...]] = ()
     build_variables: ClassVar[tuple[str, ...]] = ()
     findings: ClassVar[tuple[FindingSpec, ...]] = ()
@@ -130,6 +136,8 @@ class PackagedPart(Part[PlannedPackages]):
 
     def leading(self, catalog: Catalog) -> str:
         """Return the regular expression of the package whose version is the component's."""
+        if self.catalog_file:
+            return self.catalog_file.of(catalog).names.leading
         return catalog.packages.leading[self.name]
 
     def installed(self, planned: PlannedPackages | None, probe: Probe, catalog: Catalog) -> str | None:

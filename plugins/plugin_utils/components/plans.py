@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks, user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.one_plan import plan_around_holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, PARTS

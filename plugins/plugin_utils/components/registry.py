@@ -46,6 +46,7 @@ FRAMEWORKS: tuple[EnvironmentPart[Any], ...] = tuple(
     part for _choice, part in COMPONENTS if isinstance(part, EnvironmentPart)
 )
 PARTS: tuple[Part[Any], ...] = (*PACKAGED, *FRAMEWORKS)
+CATALOG_FILES = {part.name: part.catalog_file for part in PARTS if part.catalog_file}
 TRAINING_FILES = {part.name: part.training_file for part in FRAMEWORKS}
 NOTHING = Components(dict.fromkeys(part.name for part in PARTS))  # the plan of none of them
 BY_NAME = {part.name: part for part in PARTS}

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import TextIO
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
-    CATALOG_FOLDER,
-    CatalogError,
-    load_catalog,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import of_runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import Reading

@@ -21,7 +21,8 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_counters, user_settings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, load_yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, running_code

@@ -14,12 +14,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     model,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.checks.contexts import CUDA_FIXTURES, cuda_host, of_program
 
-CATALOG = loader.load_catalog()
+CATALOG = load_catalog()
 LINKS = facts.link_thresholds(CATALOG)
 A100, A100_PCIE, H100, V100, RTX_3090 = "20b2", "20f1", "2330", "1db5", "2204"
 GEN3, GEN4, GEN5 = "8.0 GT/s PCIe", "16.0 GT/s PCIe", "32.0 GT/s PCIe"

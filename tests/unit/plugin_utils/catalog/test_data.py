@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.gpu_support import covers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 
@@ -33,7 +33,7 @@ CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
 TORCH = json.loads((FIXTURES.parent / "locks/index.json").read_text())["torch"]
 
 
-@pytest.mark.parametrize("release", loader.load_catalog().pytorch.releases, ids=lambda release: release.version)
+@pytest.mark.parametrize("release", load_catalog().pytorch.releases, ids=lambda release: release.version)
 def test_pytorch_releases_have_the_pythons_of_their_wheels(release):
     """Without those of a Python without the global lock (cp314t)."""
     tags = [re.match(r"cp3(\d+)-cp3\d+m?-", wheel[0]) for wheel in TORCH[release.version]]
@@ -43,7 +43,7 @@ def test_pytorch_releases_have_the_pythons_of_their_wheels(release):
 
 @pytest.mark.parametrize("wheel", WHEELS, ids=[w["version"] for w in WHEELS])
 def test_tensorflow_rows_match_the_wheels(wheel):
-    row = next(r for r in loader.load_catalog().tensorflow.releases if r.version == wheel["version"])
+    row = next(r for r in load_catalog().tensorflow.releases if r.version == wheel["version"])
     groups = {device_code.Group(tuple(sass), tuple(ptx)): number for sass, ptx, number in wheel["groups"]}
     assert device_code.Code(row.sass, row.sass_in_part, row.ptx) == device_code.summary(groups)
     assert versions.series(wheel["build_info_cuda"]) == row.tested.cuda
@@ -66,7 +66,7 @@ SPACK_CONFLICTS = (("11.0", 10), ("11.4.0", 11), ("11.5", 11.2), ("11.8", 12))
 @pytest.mark.parametrize(("last", "gcc"), SPACK_CONFLICTS)
 def test_no_toolkit_allows_a_compiler_that_spack_excludes(last, gcc):
     """Of a major that is excluded from a minor release on, distributions have the later ones."""
-    toolkits = loader.load_catalog().cuda.toolkits
+    toolkits = load_catalog().cuda.toolkits
     newest = {each.version: each.max_gcc for each in toolkits if versions.key(each.version) <= versions.key(last)}
     assert newest
     assert {version: found for version, found in newest.items() if found >= int(gcc)} == {}
@@ -75,7 +75,7 @@ def test_no_toolkit_allows_a_compiler_that_spack_excludes(last, gcc):
 @pytest.mark.parametrize("wheel", CUDNN_CODE, ids=[f"{w['package'][-4:]}-{w['version']}" for w in CUDNN_CODE])
 def test_cudnn_support_matches_the_binaries(wheel):
     major = int(wheel["package"][-2:])
-    support = loader.load_catalog().cudnn.support
+    support = load_catalog().cudnn.support
     for capability in CAPABILITIES:
         held = max(
             (
@@ -93,7 +93,7 @@ def test_cudnn_support_matches_the_binaries(wheel):
 
 @pytest.mark.parametrize("wheel", CODE["nccl"], ids=[f"{w['package'][-4:]}-{w['version']}" for w in CODE["nccl"]])
 def test_nccl_support_matches_the_binaries(wheel):
-    support = loader.load_catalog().nccl.support
+    support = load_catalog().nccl.support
     for capability in CAPABILITIES:
         runs = any(
             sm.split(".")[0] == capability.split(".")[0] and float(sm) <= float(capability) for sm in wheel["sm"]
@@ -115,12 +115,12 @@ def test_nccl_support_matches_the_binaries(wheel):
     ],
 )
 def test_products(device, name, capability, modules):
-    product = loader.load_catalog().products[device]
+    product = load_catalog().products[device]
     assert (product.name, product.compute_capability, product.kernel_modules) == (name, capability, modules)
 
 
 def test_gpu_thresholds_are_of_the_product_with_their_id():
-    known = loader.load_catalog()
+    known = load_catalog()
     for model in known.gpu_thresholds.models:
         for device in model.devices:
             assert model.name.split()[0] in known.products[device].name
@@ -129,7 +129,7 @@ def test_gpu_thresholds_are_of_the_product_with_their_id():
 
 def test_products_that_exist_on_arm_alone():
     """What Grace, Jetson and RTX Spark are made of; boards with the same chips for x86 are none of them."""
-    products = loader.load_catalog().products.values()
+    products = load_catalog().products.values()
     names = {product.name for product in products if product.arm_only}
     for part in ("GH200", "GB200", "GB300", "GB10", "Thor", "N1X"):
         found = {product.name for product in products if re.search(rf"\b{part}\b", product.name)}

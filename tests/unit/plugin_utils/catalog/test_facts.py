@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 
 
 def test_repository_has_the_key_of_its_slug():
-    loaded = loader.load_catalog()
+    loaded = load_catalog()
     keys = {name: facts.repository_facts(loaded, name, "x86_64")["key_fingerprint"][-8:] for name in loaded.distros}
     assert keys == {
         "debian-12": "3BF863CC",
@@ -24,7 +25,7 @@ def test_repository_has_the_key_of_its_slug():
 
 def test_link_thresholds_have_text_as_keys():
     """JSON, through which they reach the host, has no other."""
-    found = facts.link_thresholds(loader.load_catalog())
+    found = facts.link_thresholds(load_catalog())
     assert found["pcie"]["percent"] == 50
     assert found["pcie"]["lanes"]["2.5"] == 0.25
     assert found["pcie"]["lanes"]["32"] == 3.938
@@ -34,7 +35,7 @@ def test_link_thresholds_have_text_as_keys():
 
 
 def test_gpu_thresholds_are_a_fraction_of_the_data_sheets_figures():
-    found = facts.gpu_thresholds(loader.load_catalog(), ["10de:2335", "10de:1eb8", "10de:ffff", "1002:2335"])
+    found = facts.gpu_thresholds(load_catalog(), ["10de:2335", "10de:1eb8", "10de:ffff", "1002:2335"])
     assert found == {
         "10de:2335": {"name": "H200 SXM", "host": 9.6, "memory": 2400.0, "nvlink": 90.0},
         "10de:1eb8": {"name": "T4", "host": 2.4, "memory": 160.0, "nvlink": None},

@@ -9,6 +9,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import libcudart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
 
@@ -183,7 +184,7 @@ def test_one_stanza_adds_a_release(tmp_path, file, after, stanza):
 
 
 def test_promised_versions_are_in_the_catalog():
-    loaded = loader.load_catalog()
+    loaded = load_catalog()
     toolkits = {t.version for t in loaded.cuda.toolkits}
     assert {"8.0", "9.0", "10.0", "10.1", "10.2", "11.0", "11.8", "12.0", "12.9", "13.0", "13.5"} <= toolkits
     assert "12.7" not in toolkits, "it was never published"
@@ -227,7 +228,7 @@ def test_promised_versions_are_in_the_catalog():
     ],
 )
 def test_runtime_library_of_each_cuda(cuda, soname):
-    assert libcudart(loader.load_catalog(), cuda) == soname
+    assert libcudart(load_catalog(), cuda) == soname
 
 
 def test_every_file_names_its_sources():

@@ -10,8 +10,8 @@ import gzip
 import json
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import AndCuda, DriverSet
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.tools.catalog.captured import (
