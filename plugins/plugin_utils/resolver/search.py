@@ -53,6 +53,7 @@ class _Search:
             choice.name: [rule for rule in choice.rules(context) if rule.name not in context.relaxed]
             for choice in choices
         }
+        self.after = {name: self._after(number, name) for number, row in enumerate(rows) for name in row}
         self.within = [[rule for rule in self._all_rules() if _joins(rule, row)] for row in rows]
         self.between = [
             [rule for rule in self._all_rules() if rule.choices & set(row) and not _is_own(rule, row, self.rules)]
@@ -64,6 +65,12 @@ class _Search:
         self._furthest: tuple[int, Path] = (0, {})
         self._conflicts: dict[str, list[Problem]] = {}
         self._unmet: dict[str, list[Problem]] = {}
+
+    def _after(self, number: int, name: str) -> tuple[str, ...]:
+        """Return whose facts a choice knows: of those that its candidates depend on, or its rules, as far as before it."""
+        before = {other for row in self.rows[:number] for other in row}
+        read = (other for rule in self.rules[name] for other in sorted(rule.choices & before))
+        return tuple(dict.fromkeys((*self.choices[name].after, *read)))
 
     def _all_rules(self) -> Iterator[Rule]:
         return itertools.chain.from_iterable(self.rules.values())
@@ -154,7 +161,7 @@ class _Search:
         choice = self.choices[name]
         if choice.optional:  # which serves all that is decided, each time something else
             return self._fitting(choice, path)
-        if choice.after:
+        if self.after[name]:
             key = name, frozenset(self._known(choice, path).items())
             if key not in self._following:
                 self._following[key] = list(self._fitting(choice, path))
@@ -197,10 +204,10 @@ class _Search:
             yield missing.last_resort(context, choice, unfit, facts)
 
     def _known(self, choice: Choice, path: Path) -> dict[str, str]:
-        """Return the facts that the candidates of a choice depend on, as far as they are not disregarded."""
+        """Return the facts that a choice knows, as far as they are not disregarded."""
         names = [
             name
-            for name in choice.after
+            for name in self.after[choice.name]
             if name in path and f"{choice.name} without {name}" not in self.context.relaxed
         ]
         return _facts(path[name] for name in names)
