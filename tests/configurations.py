@@ -28,7 +28,7 @@ class Configuration(NamedTuple):
 
 def of_distribution(distribution: str) -> tuple[Configuration, Configuration]:
     """Return the older and the newer configuration; with one CUDA series both have it."""
-    from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+    from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
     from tests.doubles.nvidia_repository import contents
 

@@ -12,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import becom
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 MODULE = "gpuhost.stack.gpu_probe"
 

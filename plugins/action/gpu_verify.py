@@ -22,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
     xid_errors,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 MODULE = "gpuhost.stack.gpu_verify"

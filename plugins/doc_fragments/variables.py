@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable
 
 

@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, package_transaction, rollback
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, managed
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verdict
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
 
@@ -102,6 +102,7 @@ class FilterModule:
             "failure_message": rollback.failure_message,
             "hosts_to_change": hosts_to_change,
             "hosts_to_restore": hosts_to_restore,
+            "managed_parts": managed.with_components,
             "package_transaction": package_transaction.package_transaction,
             "reason_against_rollback": reason_against_rollback,
             "training_refusal": training_refusal,

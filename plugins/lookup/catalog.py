@@ -78,7 +78,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.locks import UnknownLockError, default_lock
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 FROZEN_FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "catalog"
 

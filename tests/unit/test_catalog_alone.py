@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 PROJECT = Path(__file__).resolve().parents[2]
 PLACES = ("plugins", "roles", "playbooks", "inventories", "script", "tools")
@@ -44,7 +44,7 @@ ALLOWED = {
     ("playbooks/examples/", ".*"): "examples show the values that a user writes; molecule/roles installs them",
     ("plugins/module_utils/checks/", "nvidia-"): "how the names of the wheels in an environment begin",
     ("plugins/module_utils/", r"cuda-compat(-?\*)?"): "messages name the packages of NVIDIA's forward compatibility",
-    ("plugins/plugin_utils/components/user_request.py", r"13\.2"): "a message's example of a version",
+    ("plugins/plugin_utils/components/inputs/user_request.py", r"13\.2"): "a message's example of a version",
     ("plugins/plugin_utils/plan_command/", r"12\.9|13\.2|580\.95\.05"): "examples in the help text and in messages",
     ("plugins/plugin_utils/plan_command/", r"9\.0"): "an example of a compute capability",
     ("plugins/plugin_utils/planning/plan_matrix.py", r"(7|8|9|10)\.0"): "compute capabilities, not CUDA releases",

@@ -16,7 +16,8 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (PROJECT / "roles").iterdir() if path.is_dir())
@@ -122,7 +123,7 @@ def test_role_inputs_are_variables_of_roles():
 
 
 def test_required_role_variables_are_role_inputs():
-    inputs = yaml.safe_load((PROJECT / "playbooks/group_vars/all/role_inputs.yml").read_text())
+    inputs = role_inputs.inputs()
     whole = [role for role in ROLES if role.name not in PARTS]
     required = {name for role in whole for name, option in options(role).items() if option.get("required")}
     assert required - set(inputs) == set()
@@ -226,7 +227,7 @@ def written_paths(path: Path, values: dict[str, Any]) -> Iterator[str]:
 def test_what_roles_write_is_restored_by_a_rollback_or_removed_by_teardown():
     """Whatever module writes it, under whatever variable."""
     managed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())
-    parts = managed["gpu_stack_managed"].values()
+    parts = managed["__gpu_stack_listed"].values()
     known = {path for part in parts for kind in ("files", "environments") for path in part.get(kind, [])}
     known |= set(re.findall(r"'(/[^']+)'", managed["gpu_stack_shared_folders"]))
     written = set()
@@ -332,6 +333,9 @@ TESTED_BY = {
         "module_utils/model/test_probe.py",
     ),
     # What a plan changes of each component is tested by plans.
+    "plugins/plugin_utils/components/inputs/catalogs.py": "plugin_utils/catalog/test_loader.py",
+    "plugins/plugin_utils/components/inputs/declared.py": "plugin_utils/model/test_user_variables.py",
+    "plugins/plugin_utils/components/inputs/user_request.py": "plugin_utils/model/test_request.py",
     "plugins/plugin_utils/components/driver/removal.py": "plugin_utils/planning/test_removals.py",
     **dict.fromkeys(
         [f"plugins/plugin_utils/components/{name}.py" for name in ("base", "changes", "driver/part")],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 PYTHONS = {name: os.environ.get(f"GPUHOST_{name.upper()}_PYTHON", "") for name in ("tensorflow", "pytorch")}
 QEMU = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")

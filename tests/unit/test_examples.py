@@ -21,8 +21,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as host_pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe

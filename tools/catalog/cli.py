@@ -26,7 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     TensorflowRelease,
     Toolkit,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tools.catalog import comparison, device_code, live_sources, verdicts
 from tools.catalog.comparison import Finding

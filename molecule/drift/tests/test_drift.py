@@ -19,7 +19,7 @@ from tests.damages import DAMAGES, Damage, missed, pairs, run_on
 pytestmark = pytest.mark.usefixtures("host")
 
 MANAGED: dict[str, dict[str, Any]] = yaml.safe_load(Path("playbooks/group_vars/all/managed.yml").read_text())[
-    "gpu_stack_managed"
+    "__gpu_stack_listed"
 ]
 FILES = [name for name, entry in MANAGED.items() if entry.get("files")]
 ALL = os.environ.get("FAULTS") == "all"

@@ -11,7 +11,8 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.inventory_variables import outranked
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 
 from ansible.errors import AnsibleActionFail, AnsibleError
@@ -24,7 +25,7 @@ SAME_AS = "same_as"  # in the result of a host that was refused for what another
 CLAIM = ".refused-"  # how files in the directory of a run begin that say which host was refused first
 
 variables_.role_options()  # Ansible imports this file before it forks a process for each host
-variables_.role_inputs()
+role_inputs.inputs()
 
 
 def refusal(mistakes: list[str]) -> str:
@@ -61,7 +62,7 @@ class VariablesAction(ActionBase):
     def from_inventory(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the role variables of the inventory that Ansible replaces by those of role_inputs.yml."""
         manager, host = self._task.get_variable_manager(), variables["inventory_hostname"]
-        found = outranked(manager, self._loader, host, variables_.role_inputs())
+        found = outranked(manager, self._loader, host, role_inputs.of_file())
         return {name: value for name, value in found.items() if variables_.is_input(name, variables.get(name))}
 
     def check_variables(self, variables: dict[str, Any]) -> list[str]:

@@ -126,9 +126,14 @@ class Part(abc.ABC, Generic[Planned]):
 
 
 class PackagedPart(Part[PlannedPackages]):
-    """A component that consists of packages. side_by_side: several versions of it can be on a host."""
+    """A component that consists of packages.
+
+    side_by_side: several versions of it can be on a host. managed: what its role manages besides them, by kind, as in
+    gpu_stack_managed of the playbooks (files, services, ...).
+    """
 
     side_by_side: ClassVar[bool] = False
+    managed: ClassVar[Mapping[str, Any]] = {}
 
     def directory(self, planned: PlannedPackages) -> str:
         """Return the directory that most of the component is in."""

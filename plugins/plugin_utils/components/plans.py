@@ -21,13 +21,14 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks, user_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import Reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.one_plan import plan_around_holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import Reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan

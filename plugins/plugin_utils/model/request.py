@@ -17,7 +17,7 @@ class Request(Mapping[str, str]):
 
     meta/variables.yml says what each means and accepts. A component is `auto`, a version, a prefix of one (`13` for any
     CUDA 13), `latest`, or `none`. `auto` keeps what is there while it fits, and is the newest that fits where nothing
-    is; `latest` is the newest each time. Immutable; components/user_request.py makes one that has every variable.
+    is; `latest` is the newest each time. Immutable. components/inputs/user_request.py makes one with every variable.
     """
 
     def __init__(self, values: Mapping[str, str]) -> None:

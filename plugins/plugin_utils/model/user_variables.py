@@ -1,4 +1,4 @@
-"""The variables that a user may set, as meta/variables.yml declares them; see components/declared.py."""
+"""The variables that a user may set, as meta/variables.yml declares them; see components/inputs/declared.py."""
 
 from __future__ import annotations
 

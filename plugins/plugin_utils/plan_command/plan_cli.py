@@ -16,11 +16,11 @@ from typing import TextIO
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import of_runs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_runs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import Reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_reading
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import Reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe

@@ -16,14 +16,20 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import with_locks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import disk_space, fleet, lock_files, plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
+    disk_space,
+    fleet,
+    lock_files,
+    plan_diff,
+    role_inputs,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
@@ -113,7 +119,8 @@ def decide(
     damage = drift.Damage.of(probe.applied)
     if plan.ok:
         managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
-        known = fingerprints.of_parts(plan, managed, args["transitions"], facts, role_variables, signing)
+        transitions = [*args["transitions"], *role_inputs.transitions()]
+        known = fingerprints.of_parts(plan, managed, transitions, facts, role_variables, signing)
         parts = drift.parts(plan, managed, known)
         # What is no longer planned is not repaired, and no longer recorded when the plan was applied.
         damage = drift.Damage.of({name: part for name, part in probe.applied.items() if name in parts})

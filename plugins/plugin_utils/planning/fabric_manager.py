@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import installed_driver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent

@@ -9,13 +9,13 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import Part
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
     KEEP,
     UNDECIDED,
     ComponentChange,
     Removal,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe

@@ -6,7 +6,6 @@ is returned, so that one run shows all of them.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Mapping
 from datetime import date
@@ -17,24 +16,23 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling, versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared, of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared, of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import URL, shown
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import (
     BY_NAME,
     FRAMEWORKS,
     PARTS,
     PUBLISHED,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import URL, shown
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     Components,
     CudaComponent,
     FrameworkComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX, Variable, is_empty
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 # What roles set for the plays after them.
@@ -80,36 +78,20 @@ _TYPES = {
 }
 
 
-@functools.cache
-def roles() -> dict[str, dict[str, Any]]:
-    """Return the options of each role's argument specification, by the names of role and variable."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in sorted((PROJECT / "roles").glob("*/meta/argument_specs.yml")):
-        for entry in load_yaml(path)["argument_specs"].values():
-            found.setdefault(path.parents[1].name, {}).update(entry.get("options", {}))
-    return found
-
-
 def role_options() -> dict[str, dict[str, Any]]:
     """Return the options of all roles, and those of playbooks alone, by the name of the variable."""
     of_playbooks = {each.name: {"type": each.type} for each in declared().values() if not each.name.startswith(PREFIX)}
-    return of_playbooks | {name: option for options in roles().values() for name, option in options.items()}
-
-
-@functools.cache
-def role_inputs() -> dict[str, Any]:
-    """Return the values that playbooks/group_vars/all/role_inputs.yml gives to role variables, as they are in it."""
-    path = PROJECT / "playbooks" / "group_vars" / "all" / "role_inputs.yml"
-    return dict(load_yaml(path))
+    return of_playbooks | {name: option for options in role_inputs.roles().values() for name, option in options.items()}
 
 
 def is_input(name: str, value: Any) -> bool:
-    """Return whether a variable's value, before it is templated, is the one of role_inputs.yml."""
-    return name in role_inputs() and bool(value == role_inputs()[name])
+    """Return whether a variable's value, before it is templated, is the one that the plan gives."""
+    inputs = role_inputs.inputs()
+    return name in inputs and bool(value == inputs[name])
 
 
 def set_by_user(variables: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Return the variables to check, as templates: those of `known`, and role variables not set by role_inputs.yml."""
+    """Return the variables to check, as templates: those of `known`, and role variables that the plan does not give."""
     names = {*known, *role_options()}
     return {name: value for name, value in variables.items() if name in names and not is_input(name, value)}
 
@@ -125,7 +107,7 @@ def misspelt(names: Iterable[str], known: Iterable[str], internal: Iterable[str]
     """
     ours = [*known, *role_options()]
     accepted = {*ours, *internal, *RESULTS}
-    prefixes = tuple(f"{role}_" for role in roles())
+    prefixes = tuple(f"{role}_" for role in role_inputs.roles())
     mistakes = []
     texts = {name for name in names if isinstance(name, str)}  # Ansible reads {a: 13,2} as two, and warns of 2
     for name in sorted(name for name in texts - accepted if not name.startswith(("_", "ansible_"))):

@@ -67,7 +67,7 @@ class _Search:
         self._unmet: dict[str, list[Problem]] = {}
 
     def _after(self, number: int, name: str) -> tuple[str, ...]:
-        """Return whose facts a choice knows: of those that its candidates depend on, or its rules, as far as before it."""
+        """Return whose facts a choice knows: of those that its candidates depend on, or its rules where before it."""
         before = {other for row in self.rows[:number] for other in row}
         read = (other for rule in self.rules[name] for other in sorted(rule.choices & before))
         return tuple(dict.fromkeys((*self.choices[name].after, *read)))

@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.doubles.lab.docker import docker, docker_succeeds
 from tests.doubles.lab.repository import cache

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.action import gpu_verify
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.doubles import simulated_cuda
 from tests.unit.ansible_runs import COLLECTIONS, run_play

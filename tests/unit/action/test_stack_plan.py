@@ -15,9 +15,10 @@ from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.ansible_runs import INTERPRETER, Done, run_playbook
 from tests.unit.module_utils.real_apt import RealApt, needs_apt
+from tests.unit.playbooks import rendering
 
 PROJECT = Path(__file__).resolve().parents[3]
-MANAGED: dict[str, Any] = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())
+MANAGED = rendering.managed()
 NO_GPU = {"gpu_stack_expect_gpus": 0, "gpu_stack_tensorflow": "none", "gpu_stack_pytorch": "none"}
 
 
@@ -62,7 +63,7 @@ def test_every_tag_of_the_playbooks_is_known() -> None:
     for path in [*(PROJECT / "playbooks/tasks").glob("*.yml"), *(PROJECT / f"playbooks/{s}.yml" for s in steps)]:
         collect(yaml.safe_load(path.read_text()))
     assert len(found) > 10
-    known = [*stack_plan.STEP_TAGS, *MANAGED["gpu_stack_managed"]]
+    known = [*stack_plan.STEP_TAGS, *MANAGED]
     assert stack_plan.unknown_tags(found, known, ["gpuhost.stack.gpu_host"]) == []
 
 

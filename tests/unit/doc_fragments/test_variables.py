@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_request
 
 from tests.unit.ansible_runs import COLLECTIONS
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi as nvidia_smi_csv
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.doubles.nvidia_repository.contents import product_table
 from tests.doubles.simulated_driver import nvidia_smi

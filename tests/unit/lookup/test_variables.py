@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared, of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared, of_request
 
 from tests.unit.ansible_runs import printed, run_play
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.doubles.training_worker import WORKER
 from tests.unit.matrix import host as at

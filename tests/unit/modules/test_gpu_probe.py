@@ -15,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_o
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 
 @pytest.mark.parametrize("check", [False, True])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 
 PROJECT = Path(__file__).resolve().parents[3]
 PLAYBOOKS = PROJECT / "playbooks"
@@ -64,6 +65,11 @@ def group_vars() -> dict[str, Any]:
     for path in sorted((PLAYBOOKS / "group_vars/all").glob("*.yml")):
         found |= yaml.safe_load(path.read_text())
     return found
+
+
+def managed() -> dict[str, dict[str, Any]]:
+    """Return gpu_stack_managed as the playbooks complete it."""
+    return with_components(group_vars()["__gpu_stack_listed"])
 
 
 def rendered(rows: Sequence[dict[str, Any]]) -> list[Any]:

@@ -62,6 +62,8 @@ RUN: dict[str, Any] = {
     "__framework_env_timeout": 7200,
     "__gpu_stack_environments_to_apply": ["tensorflow_env", "pytorch_env"],
     "__gpu_stack_environment": "tensorflow_env",
+    "__gpu_stack_components_to_apply": ["cudnn"],
+    "__gpu_stack_component": "cudnn",
     "ansible_failed_result": {"msg": "No space left on device"},
     "ansible_failed_task": {"name": "Install"},
     "gpu_stack_extra": {"tensorflow": "/inventory/extra.txt"},

@@ -130,8 +130,6 @@ TABLE: Mapping[str, Rows] = {
     "tasks/install.yml: Install all packages in one transaction": of_drift("packages"),
     "tasks/install.yml: Install and configure the driver": of_drift("nvidia_driver"),
     "tasks/install.yml: Install the CUDA toolkit": of_drift("cuda_toolkit"),
-    "tasks/install.yml: Install cuDNN": of_drift("cudnn"),
-    "tasks/install.yml: Install NCCL": of_drift("nccl"),
     "tasks/install.yml: Set up paths to CUDA": of_drift("env_paths"),
     "tasks/install.yml: Load the driver": [
         *of_drift("nvidia_driver"),

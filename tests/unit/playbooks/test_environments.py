@@ -17,7 +17,7 @@ from tests.unit.playbooks import rendering
 BOTH = ("tensorflow_env", "pytorch_env")
 # A third role, which no code of the playbooks names.
 MANAGED = {
-    **rendering.group_vars()["gpu_stack_managed"],
+    **rendering.managed(),
     "jax_env": {"for": ["jax"], "with": ["framework_env"], "environments": ["/opt/gpuhost/jax"]},
 }
 ROWS: dict[str, tuple[dict[str, Any], Sequence[str]]] = {

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.playbooks import rendering
 from tests.unit.plugin_utils.planning.planning_cases import PLANNED, planned
 
 PROJECT = rendering.PLAYBOOKS.parent
-INPUTS = list(yaml.safe_load((rendering.PLAYBOOKS / "group_vars/all/role_inputs.yml").read_text()))
+INPUTS = [name for name in role_inputs.inputs() if name != role_inputs.ROLES]
 OTHERS = ("__gpu_stack_apt_transaction", "__gpu_stack_reinstall", "gpu_stack_left_out", "gpu_stack_transitions")
 FOLDERS = (
     "gpu_stack_own_folders",
@@ -75,9 +76,14 @@ def values(plan: dict[str, Any], diff: dict[str, Any], repairs: dict[str, Any], 
         "gpu_stack_repairs": repairs,
         "gpu_stack_probe": {"architecture": "x86_64"},
         "gpu_stack_lock_files": LOCKS,
-        "gpu_stack_parts": list(rendering.group_vars()["gpu_stack_managed"]),
+        "gpu_stack_drift": {"packages": ["changed"]} if "__gpu_stack_packages" in variables else {},
+        "gpu_stack_parts": list(rendering.managed()),
     }
-    run = {"__gpu_stack_planned": {"state": "drift", "decided": decided}, "smoke_train_framework": "tensorflow"}
+    run = {
+        **role_inputs.of_components(),
+        "__gpu_stack_planned": {"state": "drift", "decided": decided},
+        "smoke_train_framework": "tensorflow",
+    }
     found = rendering.rendered([{"variables": {**run, **variables}, "names": [name]} for name in NAMES])
     return {
         name: "(none)" if isinstance(answer, str) else answer[name] for name, answer in zip(NAMES, found, strict=True)
@@ -161,7 +167,7 @@ def test_the_one_transaction_has_what_a_role_installs_by_itself(role: str) -> No
     """Otherwise the role would change what the transaction has installed. All roles share what is in neither list."""
     of_all = {"hold_dependencies", "reinstall"}
     alone = transaction_of(f"roles/{role}/tasks/install_apt.yml")
-    together = TRANSACTION["__gpu_stack_roles"][role]
+    together = {**TRANSACTION["__gpu_stack_own_roles"], **role_inputs.of_components()[role_inputs.ROLES]}[role]
     assert alone.keys() - of_all == together.keys() - {"apt_components"}
     assert TRANSACTION["__gpu_stack_apt_transaction"].keys() >= of_all
     own = {name: text for name, text in alone.items() if name not in of_all and str(text).startswith(f"{{{{ {role}_")}

@@ -10,13 +10,14 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.action.stack_plan import STEP_TAGS
 
 from tests.unit.ansible_runs import run_playbook
+from tests.unit.playbooks import rendering
 
 PROJECT = Path(__file__).resolve().parents[3]
 
 
 def tags_of_roles() -> set[str]:
     """Return the names of the parts that are roles, with which tasks are tagged that install them."""
-    managed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())["gpu_stack_managed"]
+    managed = rendering.managed()
     tasks = yaml.safe_load((PROJECT / "playbooks/tasks/install.yml").read_text())
     found = {name for name in managed if (PROJECT / "roles" / name).is_dir()}
     assert {tag for task in tasks for tag in task.get("tags", ())} <= found

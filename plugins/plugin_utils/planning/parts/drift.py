@@ -23,6 +23,7 @@ ALWAYS = "always"
 DEEP = "deep"
 CONVERGE = ("drift", ALWAYS, DEEP)
 NO_RECORD = "no complete run is recorded for it"
+COMPONENT = "component"  # in an entry of gpu_stack_managed: a part that follows from the registry
 PACKAGES, PLAN = "packages", "plan"  # the parts that are not roles
 
 
@@ -41,7 +42,9 @@ class ManagedPart:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> ManagedPart:
         """Read an entry of gpu_stack_managed: `for`, `with` and what is watched; `commands` are in /usr/local/bin."""
-        watch = {key: value for key, value in entry.items() if key not in ("for", "with", "commands") and value}
+        watch = {
+            key: value for key, value in entry.items() if key not in ("for", "with", "commands", COMPONENT) and value
+        }
         if entry.get("commands"):
             commands = [f"/usr/local/bin/{name}" for name in entry["commands"]]
             watch["files"] = list(dict.fromkeys([*watch.get("files", ()), *commands]))

@@ -22,9 +22,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PR
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_counters, user_settings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, running_code
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 
@@ -50,6 +51,7 @@ _TRANSACTION_TASKS = "playbooks/tasks/install_packages_apt.yml"
 _TRANSACTION_VARIABLES = "playbooks/group_vars/all/transaction.yml"
 _CALLS = ("install",)  # of the roles, in playbooks/tasks
 # Those of every role that includes this one, in loops over such roles.
+_COMPONENT_CALLS = ("install_components",)  # of a role that is in a loop, too, and is a component's
 _ENVIRONMENT_ROLE, _ENVIRONMENT_CALLS = "framework_env", ("start_environments", "finish_environments")
 
 
@@ -116,7 +118,10 @@ def of_role(variables: Mapping[str, Any], roles: Sequence[str], project: Path = 
 def of_transaction(variables: Mapping[str, Any], project: Path = PROJECT) -> str:
     """Return the fingerprint of the package transaction, with those of the roles' variables that it uses."""
     text = (project / _TRANSACTION_VARIABLES).read_text(encoding="utf-8")
-    used = {name: value for name, value in variables.items() if re.search(rf"\b{name}\b", text)}
+    of_components = role_inputs.packages()
+    used = {
+        name: value for name, value in variables.items() if name in of_components or re.search(rf"\b{name}\b", text)
+    }
     return _hash([used, *(_content(project / name, project) for name in (_TRANSACTION_TASKS, _TRANSACTION_VARIABLES))])
 
 
@@ -134,7 +139,8 @@ def _calls(roles: Sequence[str], project: Path) -> list[Any]:
             yield from load_yaml(project / "playbooks/tasks" / f"{name}.yml")
 
     own = [task for task in tasks(_CALLS) if f'"gpuhost.stack.{roles[0]}"' in json.dumps(task)]
-    return [*own, *tasks(_ENVIRONMENT_CALLS if _ENVIRONMENT_ROLE in roles else ())]
+    in_loops = _ENVIRONMENT_CALLS if _ENVIRONMENT_ROLE in roles else () if own else _COMPONENT_CALLS
+    return [*own, *tasks(in_loops)]
 
 
 def _hash(data: Any) -> str:

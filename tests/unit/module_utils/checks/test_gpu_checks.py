@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit import published

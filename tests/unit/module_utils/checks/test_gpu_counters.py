@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_counters
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit import published

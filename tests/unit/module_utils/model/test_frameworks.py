@@ -14,9 +14,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model import framewo
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 
 PROJECT = Path(__file__).resolve().parents[4]
 NAMES = [framework.name for framework in FRAMEWORKS]
@@ -31,11 +32,11 @@ def test_a_framework_is_complete(framework: frameworks.Framework) -> None:
     )
     assert {f"gpu_stack_{name}", f"gpu_stack_{name}_extra"} <= set(declared())
     assert {f"{role}_damaged", f"{role}_timeout_factor"} <= set(managed["gpu_stack_transitions"])
-    assert name in managed["gpu_stack_managed"]["plan"]["for"]
+    assert name in with_components(managed["__gpu_stack_listed"])["plan"]["for"]
     assert name in BY_NAME
     assert (PROJECT / f"catalog/{name}.yml").is_file()
     assert yaml.safe_load((PROJECT / f"roles/{role}/vars/main.yml").read_text())["framework_env_name"] == name
-    assert managed["gpu_stack_managed"][role]["environments"] == [framework.path]
+    assert managed["__gpu_stack_listed"][role]["environments"] == [framework.path]
     assert {f"{role}_{key}" for key in ("version", "python", "lock", "cache", "damaged")} <= set(inputs)
     assert (PROJECT / f"roles/smoke_train/files/{name}_worker.py").is_file()
     assert {f"{name}.{part}" for part in ("version", "devices", "matmul", "convolution")} <= {

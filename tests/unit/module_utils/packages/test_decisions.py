@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_output, dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.simulated_packages import parse

@@ -9,7 +9,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import libcudart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 FIXTURE = Path(__file__).parents[3] / "fixtures" / "plan" / "tensorflow_metadata.json"
 CAPTURED = json.loads(FIXTURE.read_text())["releases"]

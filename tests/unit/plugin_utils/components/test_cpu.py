@@ -11,10 +11,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import with_locks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.frameworks import CPU_LACKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from syrupy.assertion import SnapshotAssertion

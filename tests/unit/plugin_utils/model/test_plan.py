@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import (
     plan_for_probe,
     plan_for_reading,

@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared, of_request, of_runs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import (
+    declared,
+    of_request,
+    of_runs,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import user_variables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
 

@@ -15,12 +15,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision as deciding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from syrupy.assertion import SnapshotAssertion
@@ -29,12 +30,13 @@ from tests.unit.package_index import serve
 
 PROJECT = Path(__file__).resolve().parents[4]
 GROUP_VARS = PROJECT / "playbooks/group_vars/all"
-MANAGED: dict[str, Any] = yaml.safe_load((GROUP_VARS / "managed.yml").read_text())
+GROUP: dict[str, Any] = yaml.safe_load((GROUP_VARS / "managed.yml").read_text())
+MANAGED = with_components(GROUP["__gpu_stack_listed"])
 ARGS: dict[str, Any] = {
     "request": {"cuda": "13.0", "tensorflow": "none"},  # the newest CUDA may have no NCCL yet
     "own_kernel": False,
-    "managed": MANAGED["gpu_stack_managed"],
-    "transitions": MANAGED["gpu_stack_transitions"],
+    "managed": MANAGED,
+    "transitions": GROUP["gpu_stack_transitions"],
     "converge": "drift",
 }
 
@@ -85,7 +87,7 @@ def test_all_parts_of_a_bare_host_drift_and_none_of_a_converged_one(probed: dict
     facts = decide(probed)
     assert facts["gpu_stack_plan"]["ok"], facts["gpu_stack_plan"]["problems"]
     assert facts["gpu_stack_plan"]["components"]["cuda"]
-    expected = set(MANAGED["gpu_stack_managed"]) - {"tensorflow_env", "pytorch_env"}
+    expected = set(MANAGED) - {"tensorflow_env", "pytorch_env"}
     assert set(facts["gpu_stack_drift"]) == set(facts["gpu_stack_parts"]) == expected
     applied = {n: {"fingerprint": p["fingerprint"], "changed": []} for n, p in facts["gpu_stack_parts"].items()}
     again = decide({**probed, "applied": applied})
@@ -441,8 +443,8 @@ def test_what_a_run_has_to_do_with_the_host(
 
 def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
     roles = {path.name for path in (PROJECT / "roles").iterdir()}
-    assert set(MANAGED["gpu_stack_managed"]) - roles == {"packages", "plan"}
-    included = {name for entry in MANAGED["gpu_stack_managed"].values() for name in entry.get("with", [])}
+    assert set(MANAGED) - roles == {"packages", "plan"}
+    included = {name for entry in MANAGED.values() for name in entry.get("with", [])}
     assert included <= roles
 
 

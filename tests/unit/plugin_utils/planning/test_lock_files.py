@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import lock_files
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files as locking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.locks import Recipe

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import declared, of_runs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared, of_runs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs, variables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training
 from syrupy.assertion import SnapshotAssertion
@@ -96,7 +96,7 @@ def test_what_roles_set_is_accepted() -> None:
 
 
 def test_what_playbooks_read_is_accepted() -> None:
-    prefixes = "|".join([*variables.roles(), "gpu_monitor"])
+    prefixes = "|".join([*role_inputs.roles(), "gpu_monitor"])
     text = "\n".join(path.read_text() for path in PROJECT.glob("playbooks/**/*.yml"))
     found = set(re.findall(rf"(?<![\w./])(?:{prefixes})_\w+(?= *\||'\))", text))
     assert {"smoke_train_max_age", "gpu_monitor_seconds"} <= found
@@ -272,6 +272,6 @@ def test_every_mistake_is_listed_without_passwords() -> None:
 
 
 def test_only_what_the_user_has_set_is_checked() -> None:
-    mapped = variables.role_inputs()["cudnn_packages"]
+    mapped = role_inputs.inputs()["cudnn_packages"]
     found = {"cudnn_packages": mapped, "nccl_packages": ["x"], "gpu_stack_cuda": "13", "lab_gpus": []}
     assert set(variables.set_by_user(found, KNOWN)) == {"nccl_packages", "gpu_stack_cuda"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PublishedRun
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once, resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 

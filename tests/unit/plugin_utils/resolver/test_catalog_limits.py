@@ -6,8 +6,8 @@ The limits are read from catalog/ as plain data, and a step is the next number: 
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, plan_untried
 

@@ -14,8 +14,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     OfTheirTime,
     SourceOnly,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import user_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve, with_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks

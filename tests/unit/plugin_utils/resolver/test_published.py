@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import frameworks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
     driver_sets,
     foreign_drivers,
     prebuilt,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import gpus, locks, scope
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.tools.catalog.captured import WHEELS, metadata, release, replace_entries, short, text

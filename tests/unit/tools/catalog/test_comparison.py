@@ -11,7 +11,7 @@ import json
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import AndCuda, DriverSet
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.tools.catalog.captured import (

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, FirstDriver, FirstDrivers
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 
 from tests.unit.frozen_catalog import frozen_catalog

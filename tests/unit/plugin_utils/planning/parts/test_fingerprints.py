@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader, lock_texts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import catalogs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints, running_code
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
 PROJECT = Path(__file__).resolve().parents[5]
@@ -25,9 +27,9 @@ PLAN = plan_from_json(json.loads((INSTALLED / "verified.json").read_text())["pla
 RECORDED = json.loads((INSTALLED / "applied.json").read_text())["parts"]
 MANAGED = {
     name: ManagedPart.from_json(entry)
-    for name, entry in yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())[
-        "gpu_stack_managed"
-    ].items()
+    for name, entry in with_components(
+        yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())["__gpu_stack_listed"]
+    ).items()
 }
 LOCK = PLAN.components["tensorflow"].lock if PLAN.components["tensorflow"] else ""
 LOCKS, PYTHON = "roles/tensorflow_env/files", lock_texts.python_of(LOCK)
@@ -47,7 +49,7 @@ def variables(_facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
 def computed(project: Path, values: Any = variables, **options: Any) -> dict[str, str]:
     fingerprints._content.cache_clear()
     running_code._module.cache_clear()
-    loader._read_once.cache_clear()
+    catalogs._read_once.cache_clear()
     return fingerprints.of_parts(PLAN, MANAGED, ["tensorflow_env_damaged"], {}, values, project=project, **options)
 
 
@@ -203,10 +205,14 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "how a role is run": (
         edit(
             "playbooks/tasks/install.yml",
-            "    name: gpuhost.stack.nccl\n",
-            "    name: gpuhost.stack.nccl\n    tasks_from: x\n",
+            "    name: gpuhost.stack.cuda_toolkit\n",
+            "    name: gpuhost.stack.cuda_toolkit\n    tasks_from: x\n",
         ),
-        {"nccl"},
+        {"cuda_toolkit"},
+    ),
+    "how components that are packages alone are run": (
+        edit("playbooks/tasks/install_components.yml", "  loop: ", "  when: true\n  loop: "),
+        {"cudnn", "nccl"},
     ),
     "how environments are started": (
         edit("playbooks/tasks/start_environments.yml", "tasks_from: begin", "tasks_from: x"),
@@ -307,7 +313,7 @@ def test_a_file_that_only_ansible_reads_counts_as_it_is_written(tmp_path: Path) 
     (tmp_path / "playbooks/tasks").mkdir(parents=True)
     (tmp_path / "meta").mkdir()
     (tmp_path / "roles/nccl/vars").mkdir(parents=True)
-    for name in ("install", "start_environments", "finish_environments"):
+    for name in ("install", "install_components", "start_environments", "finish_environments"):
         (tmp_path / f"playbooks/tasks/{name}.yml").write_text("[]")
     (tmp_path / "meta/runtime.yml").write_text("{}")
     shutil.copytree(PROJECT / "catalog", tmp_path / "catalog")

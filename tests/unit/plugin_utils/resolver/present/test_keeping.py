@@ -14,9 +14,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     SourceEntry,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import INSTALL, KEEP
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.declared import of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import LATEST, PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable, is_empty
 

@@ -1,0 +1,37 @@
+"""What the plan gives to the roles of components that are packages alone."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
+
+PLANNED = "gpu_stack_plan.components.cudnn"
+
+
+def test_a_role_gets_the_inputs_that_it_has_and_no_others() -> None:
+    found = {name: value for name, value in role_inputs.of_components().items() if name.startswith("nccl_")}
+    assert set(found) == {"nccl_version", "nccl_packages", "nccl_reinstall"}
+    assert role_inputs.of_components()["cudnn_version"] == f"{{{{ {PLANNED}.version }}}}"
+    assert role_inputs.of_components()["cudnn_packages"] == f"{{{{ {PLANNED}.packages | default([]) }}}}"
+
+
+def test_the_transaction_gets_them_from_the_variables_which_a_user_may_set() -> None:
+    assert role_inputs.of_components()[role_inputs.ROLES] == {
+        "cudnn": {"packages": "{{ cudnn_packages }}", "replaces": "{{ cudnn_replaces }}"},
+        "nccl": {"packages": "{{ nccl_packages }}"},
+    }
+
+
+def test_a_role_with_lines_of_its_own_gets_nothing_else() -> None:
+    own = {name for name in role_inputs.of_components() if name.startswith(("cuda_toolkit_", "nvidia_driver_"))}
+    assert own == set()
+    assert "cuda_toolkit_packages" in role_inputs.inputs()
+
+
+def test_what_affects_the_transition_only_is_no_drift() -> None:
+    assert set(role_inputs.transitions()) == {"cudnn_replaces", "cudnn_reinstall", "nccl_reinstall"}
+
+
+def test_variables_of_roles_that_are_not_planned_have_no_value() -> None:
+    found = role_inputs.names(["nccl", "env_paths"])
+    assert {"nccl_version", "nccl_packages", "nccl_reinstall"} <= found
+    assert not any(name.startswith("cudnn_") for name in found)
