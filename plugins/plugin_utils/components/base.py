@@ -38,6 +38,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Candidate
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 
 Planned = TypeVar("Planned", bound=Component)
 PlannedPackages = TypeVar("PlannedPackages", bound=PackagedComponent)
@@ -200,6 +202,10 @@ class EnvironmentPart(Part[PlannedEnvironment]):
     @abc.abstractmethod
     def releases(self, catalog: Catalog) -> Iterable[FrameworkRelease]:
         """Return the framework's releases."""
+
+    @abc.abstractmethod
+    def lockable(self, context: ResolveContext) -> Iterable[Candidate]:
+        """Return the wheels that plans may need a lock for, of the Python package index, whatever the request is."""
 
     def entries(self, catalog: Catalog) -> Mapping[str, FrameworkRelease]:
         """Return the releases by version."""

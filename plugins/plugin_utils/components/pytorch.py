@@ -6,7 +6,7 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import PYTORCH
@@ -297,6 +297,12 @@ class Pytorch(EnvironmentPart[PytorchComponent]):
     def origin(self, planned: PytorchComponent) -> str:
         """Return the Python, and the CUDA release of the build."""
         return f"Python {planned.python}, CUDA {planned.cuda}"
+
+    def lockable(self, context: ResolveContext) -> Iterable[Candidate]:
+        """Return the wheels of the Python package index."""
+        request = context.request.but(pytorch="auto", pytorch_cuda="auto")
+        found = pytorch_candidates(dataclasses.replace(context, request=request))
+        return [each for each in found if each.facts["pytorch.index"] == "pypi"]
 
     def releases(self, catalog: Catalog) -> tuple[PytorchRelease, ...]:
         """Return PyTorch's releases."""

@@ -470,6 +470,12 @@ class Tensorflow(EnvironmentPart[TensorflowComponent]):
         """Return the Python, and where the CUDA libraries are from."""
         return f"Python {planned.python}, CUDA of the {planned.cuda_libraries}"
 
+    def lockable(self, context: ResolveContext) -> Iterable[Candidate]:
+        """Return the wheels, with their own CUDA libraries and with those of the system."""
+        for libraries in ("wheel", "system"):
+            request = context.request.but(tensorflow="auto", tensorflow_cuda_libraries=libraries)
+            yield from tensorflow_candidates(dataclasses.replace(context, request=request))
+
     def releases(self, catalog: Catalog) -> tuple[TensorflowRelease, ...]:
         """Return TensorFlow's releases."""
         return catalog.tensorflow.releases

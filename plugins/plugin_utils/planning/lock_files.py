@@ -36,8 +36,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.pytorch import pytorch_candidates
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -317,7 +316,7 @@ def extend_planned(
 def planned(catalog: Catalog) -> list[str]:
     """Return the names of the locks that plans for the catalog's distributions and GPUs may need, the newest first.
 
-    Those of PyTorch's own index are left out: it need not be reachable, and they are made by their names.
+    What an index of its own has is left out: that need not be reachable, and these are made by their names.
     """
     gpus = [f"cc:{c}" for a in catalog.gpu.architectures for c in a.compute_capabilities]
     kinds = [(), *((HostGpu(name, compute_capability=name.removeprefix("cc:")),) for name in gpus)]
@@ -328,16 +327,10 @@ def planned(catalog: Catalog) -> list[str]:
         for kind in kinds:
             host = Host(next(iter(catalog.distros)), architecture, kind, (python,), default_python=python)
             identified = identify_gpus(catalog, host, Findings())
-            for libraries in ("wheel", "system"):
-                request = asking(tensorflow_cuda_libraries=libraries, pytorch="auto")
-                context = ResolveContext(own, host, request, identified)
-                candidates = [
-                    *tensorflow_candidates(context),
-                    *(each for each in pytorch_candidates(context) if each.facts["pytorch.index"] == "pypi"),
-                ]
-                for each in candidates:
-                    if all(problem.code == "no-lock" for problem in each.problems):
-                        found.add(locks.parse(each.component.lock))
+            question = ResolveContext(own, host, asking(), identified)
+            for each in (candidate for part in FRAMEWORKS for candidate in part.lockable(question)):
+                if all(problem.code == "no-lock" for problem in each.problems):
+                    found.add(locks.parse(each.component.lock))
     return [lock.name for lock in sorted(found, key=lambda lock: versions.key(lock.name), reverse=True)]
 
 
