@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ sys.path[:0] = [str(PROJECT), str(PROJECT / "collections")]
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line  # noqa: E402
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import text_table  # noqa: E402
 
-from tests import configurations, distributions  # noqa: E402
+from tests import configurations, distributions, made_up_component  # noqa: E402
 from tests.mutation import areas  # noqa: E402
 
 RESULTS = PROJECT / ".cache" / "test-results"
@@ -176,19 +177,37 @@ def frameworks(step: Step) -> None:
     step.failed += len(step.skipped)
 
 
-def molecule(step: Step, scenario: str = "", **variables: str) -> None:
-    """Run `molecule test` on a scenario (default: that of the step's name): one test, plus those of its host suite."""
+def molecule(step: Step, scenario: str = "", folder: Path = PROJECT, **variables: str) -> None:
+    """Run `molecule test` on a scenario (default: that of the step's name): one test, plus those of its host suite.
+
+    folder: the checkout that it runs in.
+    """
     chosen = os.environ.get(configurations.IMAGE_VARIABLE)
     variables = {**(distributions.environment(chosen) if chosen else {}), **variables}
     report = RESULTS / f"{step.name}.xml"
     report.unlink(missing_ok=True)
     # A report directory per scenario: its name is the second at which a run began.
     reports = str(RESULTS / "reports" / step.name)
-    command = ("molecule", "test", "--scenario-name", scenario or step.name)
+    command = ("env", "-C", str(folder), "molecule", "test", "--scenario-name", scenario or step.name)
     passed = step.command(*command, GPUHOST_HOST_SUITE_REPORT=str(report), GPUHOST_REPORTS=reports, **variables)
     step.passed, step.failed = int(passed), int(not passed)
     if passed or report.exists():
         step.count(report)
+
+
+def component(step: Step) -> None:
+    """Run the scenario of a made-up component in a copy of the project that has it.
+
+    The lab's repository, which all checkouts share, has its package until another lab is started.
+    """
+    copy = PROJECT / ".cache" / "component" / "clone"
+    shutil.rmtree(copy, ignore_errors=True)
+    made_up_component.copy_of_the_project(copy)
+    made_up_component.add_to(copy)
+    made_up_component.add_to_repository(copy)
+    (copy / ".venv").symlink_to(PROJECT / ".venv")
+    (copy / "molecule/component/.lab").symlink_to("../../.lab")  # hidden files are not copied
+    molecule(step, folder=copy)
 
 
 def locks(step: Step) -> None:
@@ -335,6 +354,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "interruptions": [("interruptions", functools.partial(molecule, scenario="interrupted", INTERRUPT="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
+    "component": [("component", component)],
     "cut_lines": [("cut_lines", molecule)],
     "fallback": [("fallback", molecule)],
     "locks": [("locks", locks)],
