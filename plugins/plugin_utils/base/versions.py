@@ -10,6 +10,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable
+from typing import Any
 
 Key = tuple[int, ...]
 
@@ -67,10 +68,17 @@ def at_most(version: str, limit: str) -> bool:
 @functools.lru_cache(maxsize=8192)
 def satisfies(version: str, specifier: str) -> bool:
     """Return whether a version satisfies a requirement such as `<10.0,>=9.3.0.75`, as pip reads it."""
+    found: bool = _specifiers(specifier).contains(version)
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _specifiers(specifier: str) -> Any:
+    """Return the SpecifierSet of a requirement. A catalog has few of them, and each is asked of many versions."""
     # Not at the top: ansible-test imports every plugin without packaging, which ansible-core always brings.
     from packaging.specifiers import SpecifierSet
 
-    return SpecifierSet(specifier).contains(version)
+    return SpecifierSet(specifier)
 
 
 def nearest(wanted: str, existing: list[str], count: int = 5) -> list[str]:

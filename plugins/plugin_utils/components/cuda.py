@@ -65,11 +65,16 @@ def cuda_candidates(context: ResolveContext) -> list[Candidate]:
     key = _reduced(context)
     candidates: list[Candidate] = []
     for source in sources(context.request["cuda_source"]):
-        found = _nvidia_toolkits(key) if source == "nvidia" else _distro_toolkits(key)
-        candidates += sorted(found, key=lambda candidate: versions.key(_release(candidate)), reverse=True)
+        candidates += _newest_first(key, source)
     if context.request["cuda"] == "auto":
         return candidates
     return [c for c in candidates if versions.has_prefix(_release(c), context.request["cuda"])]
+
+
+@cached
+def _newest_first(context: ResolveContext, source: str) -> list[Candidate]:
+    found = _nvidia_toolkits(context) if source == "nvidia" else _distro_toolkits(context)
+    return sorted(found, key=lambda candidate: versions.key(_release(candidate)), reverse=True)
 
 
 def _candidates(context: ResolveContext, _facts: Facts) -> list[Candidate]:

@@ -29,22 +29,20 @@ def _pythons(context: ResolveContext) -> tuple[str, tuple[str, ...]]:
     return context.host.default_python or own.default, tuple(context.host.pythons or own.available)
 
 
+def reduced(context: ResolveContext) -> ResolveContext:
+    """Return the question with what locks depend on; GPUs have nothing to do with them."""
+    return context.reduced(host=("pythons", "default_python", "cpu", "cpu_flags")).with_gpus(())
+
+
+@functools.lru_cache(maxsize=8192)  # a few hundred for each set of Pythons
 def lock_for(
     context: ResolveContext, lock: locks.Lock, variant: str, offered: tuple[str, ...]
-) -> tuple[locks.Lock, list[Problem]]:
+) -> tuple[locks.Lock, tuple[Problem, ...]]:
     """Return a lock for one of the host's Pythons, and the problem if there is none.
 
-    variant: what messages add to the release; offered: the Pythons that it has wheels for.
+    context: as `reduced` returns it, for all releases at once; variant: what messages add to the release; offered: the
+    Pythons that it has wheels for.
     """
-    reduced = context.reduced(host=("pythons", "default_python", "cpu", "cpu_flags")).with_gpus(())
-    chosen, problems = _lock_for(reduced, lock, variant, offered)
-    return chosen, list(problems)
-
-
-@functools.lru_cache(maxsize=8192)  # a few hundred for each set of Pythons; GPUs have nothing to do with it
-def _lock_for(
-    context: ResolveContext, lock: locks.Lock, variant: str, offered: tuple[str, ...]
-) -> tuple[locks.Lock, tuple[Problem, ...]]:
     default, pythons = _pythons(context)
     supporting = [p for p in pythons if p in offered]
     if supporting:

@@ -87,8 +87,8 @@ def pytorch_candidates(context: ResolveContext, toolkit: str = "") -> list[Candi
 
 @cached
 def _wheels(context: ResolveContext) -> list[Candidate]:
-    releases = context.catalog.pytorch.releases
-    return [_pytorch_candidate(context, release, build) for release in releases for build in release.builds]
+    releases, of_locks = context.catalog.pytorch.releases, frameworks.reduced(context)
+    return [_pytorch_candidate(context, of_locks, release, build) for release in releases for build in release.builds]
 
 
 def _preference(candidate: Candidate, toolkit: str) -> tuple[Any, ...]:
@@ -103,18 +103,20 @@ def _preference(candidate: Candidate, toolkit: str) -> tuple[Any, ...]:
     )
 
 
-def _pytorch_candidate(context: ResolveContext, release: PytorchRelease, build: PytorchBuild) -> Candidate:
+def _pytorch_candidate(
+    context: ResolveContext, of_locks: ResolveContext, release: PytorchRelease, build: PytorchBuild
+) -> Candidate:
     mark = locks.mark(context.catalog, context.host.architecture)
     lock = locks.Lock("pytorch", release.version, locks.cuda_build(build.cuda), "", mark)
-    lock, problems = frameworks.lock_for(context, lock, "", release.pythons)
-    problems += _pytorch_gpu_problems(context, release, build)
+    lock, unserved = frameworks.lock_for(of_locks, lock, "", release.pythons)
+    problems = (*unserved, *_pytorch_gpu_problems(context, release, build))
     requirements, index = locks.pytorch_requirements(context.catalog, release, build)
     packaged = lock.python in context.distro.python.available and lock.python not in context.host.own_pythons
     packages = triton_packages(context.catalog, release.version, lock.python, packaged)
     component = PytorchComponent(
         release.version, lock.python, versions.series(build.cuda), requirements, lock.file, index, *packages
     )
-    return Candidate("install", _facts(context, release, build), component, tuple(problems))
+    return Candidate("install", _facts(context, release, build), component, problems)
 
 
 def _facts(context: ResolveContext, release: PytorchRelease, build: PytorchBuild) -> dict[str, str]:

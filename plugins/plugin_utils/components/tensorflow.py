@@ -61,18 +61,18 @@ WARNINGS = {
 }
 
 
-def _candidates(context: ResolveContext, _facts: Facts) -> list[Candidate]:
+def _candidates(context: ResolveContext, _facts: Facts) -> Sequence[Candidate]:
     if context.request["tensorflow"] == "none":
         return [Candidate("absent", because=context.unmanaged("tensorflow"))]
     return tensorflow_candidates(context)
 
 
-def tensorflow_candidates(context: ResolveContext) -> list[Candidate]:
+def tensorflow_candidates(context: ResolveContext) -> Sequence[Candidate]:
     """Return the TensorFlow releases that the request allows, newest first."""
-    wanted = context.request["tensorflow"]
-    found = _all_tensorflows(_reduced(context))
+    wanted, key = context.request["tensorflow"], _reduced(context)
     if wanted == "auto":
-        return [_with(candidate, problems=unproven) for candidate, unproven in found]
+        return _proven_tensorflows(key)
+    found = _all_tensorflows(key)
     asked = [each for each in found if versions.has_prefix(each[0].facts["tensorflow.version"], wanted)]
     return [_with(candidate, warnings=_as_warnings(unproven)) for candidate, unproven in asked]
 
@@ -105,10 +105,17 @@ def known_tensorflows(context: ResolveContext) -> list[str]:
 def _all_tensorflows(context: ResolveContext) -> list[tuple[Candidate, tuple[Problem, ...]]]:
     """Return the candidates, each with the problem at `auto` that is a warning where the release was asked for."""
     releases = sorted(context.catalog.tensorflow.releases, key=lambda r: versions.key(r.version), reverse=True)
-    return [(_candidate(context, release), _unproven(context, release)) for release in releases]
+    of_locks = frameworks.reduced(context)
+    return [(_candidate(context, of_locks, release), _unproven(context, release)) for release in releases]
 
 
-def _candidate(context: ResolveContext, release: TensorflowRelease) -> Candidate:
+@cached
+def _proven_tensorflows(context: ResolveContext) -> tuple[Candidate, ...]:
+    """Return the candidates at `auto`."""
+    return tuple(_with(candidate, problems=unproven) for candidate, unproven in _all_tensorflows(context))
+
+
+def _candidate(context: ResolveContext, of_locks: ResolveContext, release: TensorflowRelease) -> Candidate:
     libraries = context.request["tensorflow_cuda_libraries"]
     if libraries == "auto":
         libraries = "wheel" if release.and_cuda else "system"
@@ -127,7 +134,7 @@ def _candidate(context: ResolveContext, release: TensorflowRelease) -> Candidate
         requirements = [f"{release.package}[and-cuda]=={release.version}", *extra]
     mark = locks.mark(context.catalog, context.host.architecture)
     lock, unserved = frameworks.lock_for(
-        context, locks.Lock("tensorflow", release.version, build, "", mark), with_, pythons
+        of_locks, locks.Lock("tensorflow", release.version, build, "", mark), with_, pythons
     )
     component = TensorflowComponent(release.version, lock.python, libraries, tuple(requirements), lock.file)
     found = tuple(dict.fromkeys((*unserved, *problems)))
@@ -202,6 +209,9 @@ def _unproven(context: ResolveContext, release: TensorflowRelease) -> tuple[Prob
 
     XLA, by which Keras compiles, generates code with that toolkit.
     """
+    by_ptx = [gpu for gpu in context.gpu_kinds if release.sass and runs(release, gpu) == "jit"]
+    if not by_ptx:
+        return ()
     toolkits = (t for t in context.catalog.cuda.toolkits if t.version == release.tested.cuda)
     known = next((toolkit.compute_capabilities for toolkit in toolkits), ())
     runs_of = [run for run in context.catalog.tensorflow.published_runs if _is_of(run, release)]
@@ -213,8 +223,8 @@ def _unproven(context: ResolveContext, release: TensorflowRelease) -> tuple[Prob
             f"{gpu_label(gpu)}, and has no native code for it; no run of that wheel on one was published",
             f"use PyTorch, or try it nevertheless with gpu_stack_tensorflow={release.version}",
         )
-        for gpu in context.gpu_kinds
-        if release.sass and runs(release, gpu) == "jit" and gpu.compute_capability not in {*known, *proven}
+        for gpu in by_ptx
+        if gpu.compute_capability not in {*known, *proven}
     )
 
 

@@ -52,13 +52,14 @@ def _rows(context: ResolveContext, version: str, archive: str) -> list[BadDriver
     """Return why a driver's module does not build for the host's kernel: the changes of one or more kernels."""
     if "kernel" in context.relaxed:
         return []
+    kernel = versions.key(_kernel(context))
     return [
         bad
         for bad in context.catalog.known_bad.drivers
         if bad.archive == archive
         and versions.has_prefix(version, bad.branch)
         and versions.key(version) <= versions.key(bad.last)
-        and versions.key(_kernel(context)) >= versions.key(bad.kernel)
+        and kernel >= versions.key(bad.kernel)
     ]
 
 

@@ -67,11 +67,16 @@ def driver_candidates(context: ResolveContext) -> list[Candidate]:
     candidates: list[Candidate] = []
     is_prebuilt = prebuilt.source(context) == prebuilt.PREBUILT
     for source in ("distro",) if is_prebuilt else sources(context.request["driver_source"]):
-        found = _nvidia_drivers(key) if source == "nvidia" else _distro_drivers(key)
-        candidates += sorted(found, key=lambda candidate: versions.key(_version(candidate)), reverse=True)
+        candidates += _newest_first(key, source)
     if context.request["driver"] == "auto":
         return candidates
     return [c for c in candidates if versions.has_prefix(_full_version(context, c), context.request["driver"])]
+
+
+@cached
+def _newest_first(context: ResolveContext, source: str) -> list[Candidate]:
+    found = _nvidia_drivers(context) if source == "nvidia" else _distro_drivers(context)
+    return sorted(found, key=lambda candidate: versions.key(_version(candidate)), reverse=True)
 
 
 def _version(candidate: Candidate) -> str:

@@ -85,6 +85,7 @@ def context(host: Host = HOST) -> ResolveContext:
         (cuda._offered_toolkits, cuda._reduced),
         (cuda._distro_toolkits, cuda._reduced),
         (tensorflow._all_tensorflows, tensorflow._reduced),
+        (tensorflow._proven_tensorflows, tensorflow._reduced),
     ],
     ids=lambda function: function.__name__,
 )
