@@ -47,6 +47,20 @@ class Candidate:
     warnings: tuple[PlanWarning, ...] = ()
     because: str = ""
 
+    @functools.cached_property
+    def distance(self) -> tuple[bool, bool, int]:
+        """How hard it is to make it possible, by its own problems; many searches ask it of the same candidates."""
+        return distance(self.problems)
+
+
+def distance(problems: Iterable[Problem]) -> tuple[bool, bool, int]:
+    """Return how hard it is to solve problems: those with the GPUs are the hardest, then those with repositories.
+
+    Neither GPUs nor repositories change; a kernel does.
+    """
+    codes = [problem.code for problem in problems]
+    return any(code.startswith("gpu-") for code in codes), "not-in-repository" in codes, len(codes)
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -65,12 +79,17 @@ class Rule:
 
     def is_broken(self, facts: Facts) -> bool:
         """Return whether facts break the rule; they do not while one that it reads is missing."""
-        return all(name in facts for name in self.reads) and not self.is_met(facts)
+        return all(map(facts.__contains__, self.reads)) and not self.is_met(facts)
 
-    @functools.cached_property
+    @property
     def choices(self) -> frozenset[str]:
         """The names of the choices whose facts it reads."""
-        return frozenset(name.partition(".")[0] for name in self.reads)
+        return _owners(self.reads)
+
+
+@functools.cache  # each search makes the same rules anew
+def _owners(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name.partition(".")[0] for name in names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +108,7 @@ class Preference:
         """Return the value of facts, without the preferences that are left out."""
         if self.value:
             return self.value(facts)
-        return -max((less(facts) for name, less in self.less.items() if name not in left_out), default=0)
+        return -max([less(facts) for name, less in self.less.items() if name not in left_out], default=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +125,7 @@ class Evaluated:
     others: Sequence[Rule]
     beside: Facts
 
-    @functools.cached_property
+    @property
     def facts(self) -> Facts:
         """Its facts, and those of what is decided."""
         return {**self.beside, **self.candidate.facts}
@@ -114,8 +133,9 @@ class Evaluated:
     @functools.cached_property
     def broken(self) -> tuple[Rule, ...]:
         """The rules that it breaks."""
-        own = next(((rule,) for rule in self.rules if rule.is_broken(self.facts)), ())
-        return (*own, *(rule for rule in self.others if rule.is_broken(self.facts)))
+        facts = self.facts
+        own = next(((rule,) for rule in self.rules if rule.is_broken(facts)), ())
+        return (*own, *(rule for rule in self.others if rule.is_broken(facts)))
 
     @property
     def fits(self) -> bool:
@@ -125,7 +145,8 @@ class Evaluated:
     @property
     def unmet(self) -> tuple[Problem, ...]:
         """The problems of the rules that it breaks."""
-        return tuple(problem for rule in self.broken for problem in rule.problems(self.facts))
+        facts = self.facts
+        return tuple(problem for rule in self.broken for problem in rule.problems(facts))
 
     @property
     def problems(self) -> tuple[Problem, ...]:

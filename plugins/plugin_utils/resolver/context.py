@@ -90,8 +90,9 @@ class ResolveContext:
 
     def is_usable(self, problems: Sequence[Problem]) -> bool:
         """Return whether a candidate with these problems can be selected."""
-        ignored = {"not-in-repository"} if "repository" in self.relaxed else set()
-        return all(problem.code in ignored for problem in problems)
+        if "repository" not in self.relaxed:
+            return not problems
+        return all(problem.code == "not-in-repository" for problem in problems)
 
 
 def gpu_label(gpu: Gpu) -> str:

@@ -6,13 +6,19 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Candidate, Choice, Evaluated, Facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
+    Candidate,
+    Choice,
+    Evaluated,
+    Facts,
+    distance,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     gpu_label,
@@ -40,26 +46,33 @@ class Taken:
     because_held: str = ""
 
 
-def last_resort(context: ResolveContext, choice: Choice, found: Sequence[Evaluated], facts: Facts) -> Taken:
+def last_resort(
+    context: ResolveContext,
+    choice: Choice,
+    found: Sequence[Candidate],
+    whole: Sequence[Evaluated],
+    evaluate: Callable[[Candidate], Evaluated],
+    facts: Facts,
+) -> Taken:
     """Return what a choice is taken for where none of its candidates fits, with the problems.
 
     Of a request the closest candidate is taken, so that what depends on it is checked as well.
+    whole: those of the candidates without problems of their own; each of them breaks a rule.
     """
     wanted = context.request[choice.name]
     absent = Candidate("absent", choice.absent)
     if choice.optional and wanted == "auto":
-        return _left_out(context, choice, found, facts)
+        return _left_out(context, choice, whole, facts)
     if not found:
         return Taken(absent, (_no_candidate(context, choice, wanted),))
     hint = "" if wanted == "auto" else quote_hint(choice.name, wanted, choice.known(context))
     if choice.optional:
-        best = _closest(found, [each.problems for each in found])
+        best = min(map(evaluate, found), key=lambda each: distance(each.problems))
         taken = best.candidate if known_bad_alone([best]) else absent
         return Taken(taken, _with_hint(best.problems, hint))
-    whole = [each for each in found if not each.own]
-    if whole:  # each of them breaks a rule
+    if whole:
         return Taken(absent, _with_hint(whole[0].unmet, hint))
-    best = _closest(found, [each.own for each in found])
+    best = evaluate(min(found, key=lambda each: each.distance))
     if wanted != "auto":
         problems = (*_with_hint(best.own, hint), *best.unmet)
         return Taken(absent if best.broken else best.candidate, problems)
@@ -104,19 +117,6 @@ def _nothing_fits(context: ResolveContext, choice: Choice, best: Evaluated, fact
         ]
     start = f"no {choice.label} for {context.distro.id} fits: "
     return [dataclasses.replace(problem, message=start + problem.message) for problem in best.own]
-
-
-def _closest(found: Sequence[Evaluated], problems: Sequence[Sequence[Problem]]) -> Evaluated:
-    """Return the candidate that is easiest to make possible: one that fits the GPUs first, then one that is offered.
-
-    Neither GPUs nor repositories change; a kernel does.
-    """
-
-    def order(number: int) -> tuple[bool, bool, int]:
-        codes = [problem.code for problem in problems[number]]
-        return any(code.startswith("gpu-") for code in codes), "not-in-repository" in codes, len(codes)
-
-    return found[min(range(len(found)), key=order)]
 
 
 def _each_gpu_alone(context: ResolveContext, choice: Choice, facts: Facts) -> bool:

@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Choice,
     Evaluated,
     Facts,
+    Preference,
     Rule,
     by_name,
 )
@@ -55,13 +56,20 @@ class _Search:
         }
         self.after = {name: self._after(number, name) for number, row in enumerate(rows) for name in row}
         self.within = [[rule for rule in self._all_rules() if _joins(rule, row)] for row in rows]
+        # A row's own choices decide by their rules what fits them, or these join the row.
         self.between = [
-            [rule for rule in self._all_rules() if rule.choices & set(row) and not _is_own(rule, row, self.rules)]
+            [
+                rule
+                for name, rules in self.rules.items()
+                if name not in row
+                for rule in rules
+                if not rule.choices.isdisjoint(row)
+            ]
             for row in rows
         ]
         self._decided: dict[str, list[Taken]] = {}
         self._following: dict[tuple[str, frozenset[tuple[str, str]]], list[Taken]] = {}
-        self._combined: dict[Row, list[Path]] = {}
+        self._combined: dict[Row, list[tuple[Taken, ...]]] = {}
         self._furthest: tuple[int, Path] = (0, {})
         self._conflicts: dict[str, list[Problem]] = {}
         self._unmet: dict[str, list[Problem]] = {}
@@ -134,28 +142,28 @@ class _Search:
             return ({row[0]: taken} for taken in self._candidates(row[0], path))
         if row not in self._combined:
             self._combined[row] = self._combinations(number, [list(self._candidates(name, path)) for name in row])
-        return self._combined[row]
+        return (dict(zip(row, option, strict=True)) for option in self._combined[row])
 
-    def _combinations(self, number: int, lists: Sequence[Sequence[Taken]]) -> list[Path]:
+    def _combinations(self, number: int, lists: Sequence[Sequence[Taken]]) -> list[tuple[Taken, ...]]:
         """Return what the choices of a row may be together, the best first."""
-        row, relaxed = self.rows[number], self.context.relaxed
-        preferences = list(enumerate(self.choices[row[-1]].preferences(self.context)))
-        # The values of the preferences that read the facts of one choice: per candidate, not per set.
-        alone = {
-            id(taken): {n: p.of(taken.candidate.facts, relaxed) for n, p in preferences if p.choice == name}
-            for name, found in zip(row, lists, strict=True)
-            for taken in found
-        }
+        row, relaxed, rules = self.rows[number], self.context.relaxed, self.within[number]
+        # Each preference; the place in the row of the choice whose facts alone it reads, and its values of that.
+        columns: list[tuple[Preference, int | None, dict[int, Any]]] = []
+        for each in self.choices[row[-1]].preferences(self.context):
+            place = row.index(each.choice) if each.choice else None
+            alone = () if place is None else lists[place]
+            columns.append((each, place, {id(taken): each.of(taken.candidate.facts, relaxed) for taken in alone}))
         ranked = []
         for option in itertools.product(*lists):
             facts = _facts(option)
-            if not _broken(self.within[number], facts):
-                values: dict[int, Any] = {}
-                for taken in option:
-                    values.update(alone[id(taken)])
-                ranked.append(([values[n] if p.choice else p.of(facts, relaxed) for n, p in preferences], option))
+            if not _broken(rules, facts):
+                score = [
+                    preference.of(facts, relaxed) if place is None else values[id(option[place])]
+                    for preference, place, values in columns
+                ]
+                ranked.append((score, option))
         ranked.sort(key=lambda each: each[0], reverse=True)
-        return [dict(zip(row, option, strict=True)) for _score, option in ranked]
+        return [option for _score, option in ranked]
 
     def _candidates(self, name: str, path: Path) -> Iterable[Taken]:
         choice = self.choices[name]
@@ -180,19 +188,22 @@ class _Search:
             return
         rules, others = self._rules_for(choice, facts, path)
         known = {**_facts(path.values()), **facts} if others else facts
-        evaluated: Iterable[Evaluated] = (
-            Evaluated(each, self._own_problems(each), rules, others, known) for each in found
-        )
+
+        def evaluate(candidate: Candidate) -> Evaluated:
+            own = () if context.is_usable(candidate.problems) else candidate.problems
+            return Evaluated(candidate, own, rules, others, known)
+
         because = ""
         if choice.around_holds and context.host.foreign_holds:
-            beside = choice.around_holds(context, list(evaluated), facts)
+            beside = choice.around_holds(context, list(map(evaluate, found)), facts)
             if beside.problem:
                 yield Taken(Candidate("absent", choice.absent), (beside.problem,))
                 return
-            evaluated, because = beside.fitting, beside.because
+            found, because = [each.candidate for each in beside.fitting], beside.because
         unfit: list[Evaluated] = []
         keys: set[Any] = set()
-        for each in evaluated:
+        # Most candidates have problems of their own, which matter only where nothing fits.
+        for each in map(evaluate, [candidate for candidate in found if context.is_usable(candidate.problems)]):
             if not each.fits:
                 unfit.append(each)
                 continue
@@ -201,7 +212,7 @@ class _Search:
                 yield Taken(each.candidate, instead_of=missing.known_bad_alone(unfit), because_held=because)
             keys.add(key)
         if not keys:
-            yield missing.last_resort(context, choice, unfit, facts)
+            yield missing.last_resort(context, choice, found, unfit, evaluate, facts)
 
     def _known(self, choice: Choice, path: Path) -> dict[str, str]:
         """Return the facts that a choice knows, as far as they are not disregarded."""
@@ -211,11 +222,6 @@ class _Search:
             if name in path and f"{choice.name} without {name}" not in self.context.relaxed
         ]
         return _facts(path[name] for name in names)
-
-    def _own_problems(self, candidate: Candidate) -> tuple[Problem, ...]:
-        """Return the problems of a candidate that count."""
-        problems = candidate.problems
-        return () if not problems or self.context.is_usable(problems) else problems
 
     def _rules_for(self, choice: Choice, facts: Facts, path: Path) -> tuple[list[Rule], list[Rule]]:
         """Return the rules of a choice about what it knows; and those of others, where it is left out if it fails."""
@@ -280,12 +286,7 @@ class _Search:
 
 
 def _joins(rule: Rule, row: Row) -> bool:
-    return len(row) > 1 and rule.choices <= set(row)
-
-
-def _is_own(rule: Rule, row: Row, rules: Mapping[str, Sequence[Rule]]) -> bool:
-    """Return whether a rule is one of a row's own choices, which decide by it what fits them, or joins the row."""
-    return any(rule in rules[name] for name in row)
+    return len(row) > 1 and rule.choices.issubset(row)
 
 
 def _broken(rules: Iterable[Rule], facts: Facts) -> list[Rule]:
