@@ -46,7 +46,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 
 # The collection reaches this file through a link, so the real path is in the repository.
 CATALOG_FOLDER = PROJECT / "catalog"
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_YAML = "tag:yaml.org,2002:"
 
 
 class CatalogError(Exception):
@@ -89,13 +89,29 @@ _CHOICES = {
 }
 
 
+class _Field(typing.NamedTuple):
+    """A field of a dataclass: its type, whether its key may be missing, the values that are allowed if they are few."""
+
+    kind: Any
+    is_optional: bool
+    choices: tuple[str, ...]
+
+
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _fields(kind: type) -> dict[str, _Field]:
+    hints = typing.get_type_hints(kind)
+    return {
+        f.name: _Field(
+            hints[f.name], f.default is not dataclasses.MISSING, _CHOICES.get(f"{kind.__name__}.{f.name}", ())
+        )
+        for f in dataclasses.fields(kind)
+    }
 
 
 def _build(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
     """Return plain YAML data as `kind`; append to problems what does not fit."""
+    if kind is str and isinstance(value, str):  # as most values
+        return value
     origin = typing.get_origin(kind)
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(value, typing.cast(type, kind), where, problems)
@@ -119,6 +135,8 @@ def _build_list(value: Any, inner: Any, where: str, problems: list[str]) -> tupl
     if not isinstance(value, list):
         problems.append(f"{where}: expected a list, found {value!r}")
         return ()
+    if inner is str and all(isinstance(item, str) for item in value):
+        return tuple(value)
     return tuple(_build(item, inner, f"{where}[{_label(item, i)}]", problems) for i, item in enumerate(value))
 
 
@@ -134,25 +152,42 @@ def _build_dataclass(value: Any, kind: type, where: str, problems: list[str]) ->
     if not isinstance(value, dict):
         problems.append(f"{where}: expected a mapping, found {value!r}")
         return None
-    fields = [f.name for f in dataclasses.fields(kind)]
-    optional = {f.name for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
-    problems += [f"{where}.{name}: missing" for name in fields if name not in value and name not in optional]
+    fields = _fields(kind)
+    missing = [name for name, field in fields.items() if name not in value and not field.is_optional]
+    problems += [f"{where}.{name}: missing" for name in missing]
     problems += [f"{where}.{name}: unknown key" for name in value if name not in fields]
     built = {}
-    for name in fields:
+    for name, field in fields.items():
         if name in value:
-            built[name] = _build(value[name], _hints(kind)[name], f"{where}.{name}", problems)
-            choices = _CHOICES.get(f"{kind.__name__}.{name}")
-            if choices and value[name] not in choices:
-                problems.append(f"{where}.{name}: expected one of {', '.join(choices)}, found {value[name]!r}")
+            built[name] = _build(value[name], field.kind, f"{where}.{name}", problems)
+            if field.choices and value[name] not in field.choices:
+                problems.append(f"{where}.{name}: expected one of {', '.join(field.choices)}, found {value[name]!r}")
             if name == "source" and not value[name]:
                 problems.append(f"{where}.source: empty; every entry names its source")
-    return kind(**built) if set(fields) - set(built) <= optional else None
+    return None if missing else kind(**built)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Read YAML, with libyaml about ten times as fast as without.
+
+    PyYAML builds texts, lists and mappings by generators, which data that contains itself needs, and no file here has.
+    That took as long as libyaml itself.
+    """
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Return the data of a document; called by PyYAML."""
+        if node.tag == _YAML + "str":
+            return node.value
+        if node.tag == _YAML + "seq":
+            return [self.construct_document(item) for item in node.value]
+        if node.tag == _YAML + "map" and all(key.tag == _YAML + "str" for key, _value in node.value):
+            return {key.value: self.construct_document(value) for key, value in node.value}
+        return self.construct_object(node, deep=True)
 
 
 def load_yaml(path: Path) -> Any:
-    """Return what is in a YAML file; raises OSError and YAMLError. With libyaml this is about ten times as fast."""
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    """Return what is in a YAML file; raises OSError and YAMLError."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
 
 
 def _read_yaml(path: Path, kind: type, problems: list[str]) -> Any:
@@ -284,13 +319,13 @@ def with_locks(catalog: Catalog, folder: Path) -> Catalog:
 
 def _pinned(catalog: Catalog, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
     """Return the versions of the packages in cpu.yml that locks pin, by the names of the locks."""
-    packages = {row.package for row in catalog.cpu.wheels}
+    pins = tuple(f"{row.package}==" for row in catalog.cpu.wheels)
     found = {}
     # As where a lock is looked for, a file of one Python comes before one of all.
     for path in sorted(paths, key=lambda path: lock_texts.python_of(path.name)):
         marked = (name for name in catalog.cpu.known_architectures if path.stem.endswith(f"-{name}"))
         machine, text = next(marked, catalog.cpu.unmarked_locks), path.read_text(encoding="utf-8")
-        lines = "\n".join(line for line in text.splitlines() if line.partition("==")[0] in packages)  # faster: a few
+        lines = "\n".join(line for line in text.splitlines() if line.startswith(pins))  # faster: a few
         for name in filter(lock_texts.python_of, lock_texts.names(path)):
             found[name] = lock_texts.pins(lines, lock_texts.python_of(name), machine)
     return found

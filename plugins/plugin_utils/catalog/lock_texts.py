@@ -94,9 +94,12 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
 
 def pins(text: str, python: str, machine: str) -> dict[str, str]:
     """Return the version of each package that a lock, also a user's own, has for a Python on a CPU architecture."""
-    return {
-        name: version for name, version, marker in _PIN.findall(text) if not marker or _holds(marker, python, machine)
-    }
+    return {name: version for name, version, marker in _pins(text) if not marker or _holds(marker, python, machine)}
+
+
+@functools.lru_cache(maxsize=1)  # a file is asked for each of its Pythons
+def _pins(text: str) -> list[tuple[str, str, str]]:
+    return _PIN.findall(text)
 
 
 def entry(text: str, name: str) -> str:
