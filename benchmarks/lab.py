@@ -25,6 +25,8 @@ ENVIRONMENT: Mapping[str, str] = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     "GPUHOST_REPORTS": str(CACHE / "reports"),
     "ANSIBLE_NOCOLOR": "1",
+    # As users have it: where this is set, Python compiles each module in each run. The round before the others writes.
+    "PYTHONDONTWRITEBYTECODE": "",
 }
 RECAP = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+) ", re.MULTILINE)
 

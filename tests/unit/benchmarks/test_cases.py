@@ -66,6 +66,7 @@ def test_peer_runs_on_the_same_inventory():
 def test_measured_runs_use_their_own_reports_and_no_python_path():
     assert lab.ENVIRONMENT["GPUHOST_REPORTS"] == str(lab.PROJECT / ".cache/bench/reports")
     assert "PYTHONPATH" not in lab.ENVIRONMENT
+    assert lab.ENVIRONMENT["PYTHONDONTWRITEBYTECODE"] == ""
 
 
 def test_rerun_measures_the_documented_command_and_subtracts_nothing(tmp_path, monkeypatch):
