@@ -122,7 +122,7 @@ class _Module:
         attributes: dict[int, str] = {}
         documented: set[int] = set()
         imports, foreign = dict(self.imports), dict(self.foreign)
-        for inner in ast.walk(node):
+        for inner in _walk(node):
             if isinstance(inner, ast.Name):
                 names.append(inner)
             elif isinstance(inner, ast.Attribute):
@@ -150,6 +150,19 @@ class _Module:
         decorators = node.decorator_list if isinstance(node, _Definition) else []
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
         return first, self.lines[first - 1 : node.end_lineno]
+
+
+def _walk(node: ast.AST) -> list[ast.AST]:
+    """Return a node and all that are in it, as ast.walk does, whose two generators a node take most of its time."""
+    found = [node]
+    for each in found:
+        for name in each._fields:
+            value = getattr(each, name, None)
+            if isinstance(value, list):
+                found += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST):
+                found.append(value)
+    return found
 
 
 def _docstring(node: _Definition) -> range:
