@@ -33,7 +33,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Choice,
     Evaluated,
     Facts,
+    Holds,
+    Keeping,
+    Limits,
+    OfGpus,
     Preference,
+    Remedies,
     Rule,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
@@ -450,20 +455,30 @@ CHOICE = Choice(
     rules=_rules,
     preferences=_preferences,
     absent=ABSENT,
-    held=_held,
-    around_holds=_around_holds,
     options={"cuda_source": "source"},
     explain=_explain,
-    alone=_alone,
     archive=lambda context: [toolkit.release for toolkit in context.distro.distro_cuda],
     lacks=lambda context: (
         "CUDA toolkit" if context.request["cuda"] != "none" and not context.catalog.cuda.toolkits else ""
     ),
-    listed=lambda context: [_release(candidate) for candidate in cuda_candidates(context)],
-    constraints=_constraints,
-    leave_out=(("cuda",),),
-    leading=True,
-    misfit=_misfit,
+    holds=Holds(
+        held=_held,
+        around=_around_holds,
+    ),
+    limits=Limits(
+        listed=lambda context: [_release(candidate) for candidate in cuda_candidates(context)],
+        constraints=_constraints,
+    ),
+    remedies=Remedies(
+        leave_out=(("cuda",),),
+    ),
+    keeping=Keeping(
+        leading=True,
+        misfit=_misfit,
+    ),
+    of_gpus=OfGpus(
+        alone=_alone,
+    ),
 )
 
 

@@ -30,6 +30,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Choice,
     Evaluated,
     Facts,
+    Holds,
+    Keeping,
+    Limits,
     Rule,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
@@ -226,13 +229,19 @@ CHOICE = Choice(
     optional=True,
     serves=libraries.serves_toolkit,
     absent=ABSENT,
-    held=_held,
-    around_holds=_around_holds,
     explain=libraries.explain(CudnnComponent),
     lacks=_lacks,
-    pins=libraries.pins,
-    constraints=libraries.constraints,
-    stays_out=libraries.stays_out,
+    holds=Holds(
+        held=_held,
+        around=_around_holds,
+    ),
+    limits=Limits(
+        pins=libraries.pins,
+        constraints=libraries.constraints,
+    ),
+    keeping=Keeping(
+        stays_out=libraries.stays_out,
+    ),
 )
 
 

@@ -27,6 +27,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Choice,
     Evaluated,
     Facts,
+    Holds,
+    Keeping,
+    Limits,
     Rule,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
@@ -186,14 +189,20 @@ CHOICE = Choice(
     rules=_rules,
     optional=True,
     serves=libraries.serves_toolkit,
-    held=_held,
-    around_holds=_around_holds,
     explain=libraries.explain(NcclComponent),
     lacks=_lacks,
-    pins=libraries.pins,
-    constraints=libraries.constraints,
-    stays_out=libraries.stays_out,
-    limits_nothing=True,
+    holds=Holds(
+        held=_held,
+        around=_around_holds,
+    ),
+    limits=Limits(
+        pins=libraries.pins,
+        constraints=libraries.constraints,
+        is_last=True,
+    ),
+    keeping=Keeping(
+        stays_out=libraries.stays_out,
+    ),
 )
 
 

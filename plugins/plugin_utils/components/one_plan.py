@@ -87,8 +87,8 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
     components = NOTHING.but(**planned)
     check_frameworks(request, CHOICES, components, findings)
     for choice in CHOICES:
-        if choice.marked and choice.name in planned:
-            gpus = choice.marked(catalog, gpus, findings)
+        if choice.of_gpus.marked and choice.name in planned:
+            gpus = choice.of_gpus.marked(catalog, gpus, findings)
     plan = _plan(host, request, gpus, components, repository.of_plan(context, components), findings)
     return dataclasses.replace(plan, kept_driver=driver_sets.kept(context))
 

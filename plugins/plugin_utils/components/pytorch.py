@@ -32,6 +32,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Candidate,
     Choice,
     Facts,
+    Keeping,
+    Limits,
+    OfGpus,
+    Remedies,
     Rule,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
@@ -258,17 +262,23 @@ CHOICE = Choice(
     rules=_rules,
     options={"pytorch_cuda": "cuda"},
     explain=_explain,
-    alone=_alone,
     lacks=_lacks,
-    pins=_pins,
-    constraints=driver.older_than_needed,
-    limited_by_request=True,
-    pythons=lambda catalog: {python for release in catalog.pytorch.releases for python in release.pythons},
-    version_options={
-        "pytorch_cuda": lambda catalog: [build.cuda for r in catalog.pytorch.releases for build in r.builds]
-    },
-    leave_out=(("pytorch",),),
-    stays=_stays,
+    limits=Limits(
+        pins=_pins,
+        constraints=driver.older_than_needed,
+        by_request=True,
+    ),
+    remedies=Remedies(
+        pythons=lambda catalog: {python for release in catalog.pytorch.releases for python in release.pythons},
+        options={"pytorch_cuda": lambda catalog: [build.cuda for r in catalog.pytorch.releases for build in r.builds]},
+        leave_out=(("pytorch",),),
+    ),
+    keeping=Keeping(
+        stays=_stays,
+    ),
+    of_gpus=OfGpus(
+        alone=_alone,
+    ),
 )
 
 

@@ -31,6 +31,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Candidate,
     Choice,
     Facts,
+    Keeping,
+    Limits,
+    OfGpus,
+    Remedies,
     Rule,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
@@ -452,15 +456,23 @@ CHOICE = Choice(
     rules=_rules,
     options={"tensorflow_cuda_libraries": "cuda_libraries"},
     explain=_explain,
-    alone=_alone,
     lacks=_lacks,
-    constraints=_constraints,
-    pythons=lambda catalog: {python for release in catalog.tensorflow.releases for python in release.pythons},
-    leave_out=(("tensorflow",), ("tensorflow", "cuda")),
-    marked=small_gpus.leave_out,
-    stays=_stays,
-    misfit=_misfit,
-    repairs=(Repair("no-published-run", _unproven_nevertheless, last=True),),
+    limits=Limits(
+        constraints=_constraints,
+    ),
+    remedies=Remedies(
+        pythons=lambda catalog: {python for release in catalog.tensorflow.releases for python in release.pythons},
+        leave_out=(("tensorflow",), ("tensorflow", "cuda")),
+        repairs=(Repair("no-published-run", _unproven_nevertheless, last=True),),
+    ),
+    keeping=Keeping(
+        stays=_stays,
+        misfit=_misfit,
+    ),
+    of_gpus=OfGpus(
+        alone=_alone,
+        marked=small_gpus.leave_out,
+    ),
 )
 
 

@@ -168,35 +168,93 @@ def _none(_argument: Any) -> tuple[Any, ...]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Holds:
+    """What a choice has to do with packages on hold.
+
+    held: those that decide it, from catalog, host and the versions of these; around: which candidates keep the packages
+    on hold, from the context, the evaluated candidates and the facts.
+    """
+
+    held: Callable[[Catalog, Host, Mapping[str, str]], dict[str, str]] | None = None
+    around: Callable[[ResolveContext, Sequence[Evaluated], Facts], BesideHolds] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What limits the version of a choice, for its reason.
+
+    listed: the versions that there are on a host, where those that are known are more; pins: the request that keeps
+    what it depends on meanwhile; constraints: what else limits it; is_last: the versions of the others are found
+    without it; by_request: fields of the others may limit it.
+    """
+
+    listed: Callable[[ResolveContext], list[str]] | None = None
+    pins: Callable[[Plan], Mapping[str, str]] = lambda _plan: {}
+    constraints: Callable[[Situation], Sequence[Constraint]] = _none
+    is_last: bool = False
+    by_request: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Remedies:
+    """What may be changed for a choice where there is no plan.
+
+    options: of its options those that are versions, with what there is; pythons: those that it has wheels for;
+    leave_out: what may be left out with it; repairs: its own remedies.
+    """
+
+    options: Mapping[str, Callable[[Catalog], list[str]]] = dataclasses.field(default_factory=dict)
+    pythons: Callable[[Catalog], Iterable[str]] = _none
+    leave_out: tuple[tuple[str, ...], ...] = ()
+    repairs: tuple[Repair, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """How a choice stays as it is.
+
+    leading: its newest version does not depend on what stays beside it. stays: what may stay of it, from what it is in
+    the verified configuration, several ways to keep it being alternatives; stays_out: whether the verified
+    configuration was to be without it; misfit: why it cannot stay as it is; explain: returns the plan of what stays
+    with what is to be said of it.
+    """
+
+    leading: bool = False
+    stays: Callable[[ResolveContext, Sequence[Part]], Sequence[Part]] | None = None
+    stays_out: Callable[[Present], bool] = lambda _present: False
+    misfit: Callable[[KeptTrial], str | None] | None = None
+    explain: Callable[[KeptTrial], Plan] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfGpus:
+    """What a choice says of the GPUs.
+
+    marked: the GPUs, those marked that it does not use; alone: what serves one GPU of a mixed host, for a message;
+    mixed: the problem of GPUs that nothing can serve together.
+    """
+
+    marked: Callable[[Catalog, tuple[Gpu, ...], Findings], tuple[Gpu, ...]] | None = None
+    alone: Callable[[ResolveContext, Gpu], str] | None = None
+    mixed: Callable[[ResolveContext], Problem | None] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What the resolver knows about a component.
+    """What the resolver knows about a component: what can be planned, and by subject what else it is asked for.
 
     record: of what is planned, which has the name and the label.
-    after: the choices whose facts its candidates depend on; candidates: those that the request allows, the best first,
-    from the context and these facts; alike: of candidates with the same key the best serves all that the others do.
+    candidates: those that the request allows, the best first, from the context and the facts of the choices that they
+    depend on, which `after` names; alike: of candidates with the same key the best serves all that the others do.
     known: the versions that exist, on a host; published: those of the catalog; series: how many parts of a version name
     a series. rules, preferences: see there; a row of the registry has the preferences of its last choice, and without
     any, the order of the candidates counts.
     optional: at auto it is left out where nothing fits; serves: what it would have to fit then, for messages; absent:
     its facts then.
-    held: those of the held packages that decide it, from catalog, host and the versions of these; around_holds: which
-    candidates keep the packages on hold, from the context, the evaluated candidates and the facts.
     options: the other fields of the request that belong to it, with the attributes of its component that they decide.
     check: adds the problems that it has whatever is chosen; explain: adds the reason for a chosen candidate, and
-    warnings; complete: returns the component that is planned, with what depends on the host; marked: the GPUs,
-    those marked that it does not use.
-    alone: what serves one GPU of a mixed host, for a message; mixed: the problem of GPUs that nothing can serve
-    together; archive: what the distribution's archive offers; lacks: what the catalog has no entry of.
-    listed: the versions that there are on a host, where those that are known are more; pins: the request that keeps
-    what it depends on while its limits are found; constraints: what else limits it. limits_nothing: the versions of the
-    others are found without it.
-    pythons: those that it has wheels for; version_options: of its options those that are versions, with what there is;
-    limited_by_request: fields of the others may limit it. leave_out: what a remedy may leave out with it; repairs: its
-    own remedies.
-    leading: its newest version does not depend on what stays beside it. stays: what may stay of it, from what it is in
-    the verified configuration (`of_verified`), several ways to keep it being alternatives; stays_out: whether the
-    verified configuration was to be without it; misfit: why it cannot stay as it is; explain_kept: returns the plan of
-    what stays with what is to be said of it.
+    warnings; complete: returns the component that is planned, with what depends on the host.
+    archive: what the distribution's archive offers; lacks: what the catalog has no entry of.
     """
 
     record: type[Component]
@@ -211,31 +269,17 @@ class Choice:
     optional: bool = False
     serves: Callable[[Facts], str] = lambda _facts: "this host"
     absent: Facts = dataclasses.field(default_factory=dict)
-    held: Callable[[Catalog, Host, Mapping[str, str]], dict[str, str]] | None = None
-    around_holds: Callable[[ResolveContext, Sequence[Evaluated], Facts], BesideHolds] | None = None
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     check: Callable[[ResolveContext, Findings], None] | None = None
     explain: Callable[[ResolveContext, Candidate, Facts, Findings], None] | None = None
     complete: Callable[[ResolveContext, Any, Findings], Any] | None = None
-    marked: Callable[[Catalog, tuple[Gpu, ...], Findings], tuple[Gpu, ...]] | None = None
-    alone: Callable[[ResolveContext, Gpu], str] | None = None
-    mixed: Callable[[ResolveContext], Problem | None] | None = None
     archive: Callable[[ResolveContext], list[str]] | None = None
     lacks: Callable[[ResolveContext], str] = lambda _context: ""
-    listed: Callable[[ResolveContext], list[str]] | None = None
-    pins: Callable[[Plan], Mapping[str, str]] = lambda _plan: {}
-    constraints: Callable[[Situation], Sequence[Constraint]] = _none
-    limits_nothing: bool = False
-    pythons: Callable[[Catalog], Iterable[str]] = _none
-    version_options: Mapping[str, Callable[[Catalog], list[str]]] = dataclasses.field(default_factory=dict)
-    leave_out: tuple[tuple[str, ...], ...] = ()
-    limited_by_request: bool = False
-    repairs: tuple[Repair, ...] = ()
-    leading: bool = False
-    stays: Callable[[ResolveContext, Sequence[Part]], Sequence[Part]] | None = None
-    stays_out: Callable[[Present], bool] = lambda _present: False
-    misfit: Callable[[KeptTrial], str | None] | None = None
-    explain_kept: Callable[[KeptTrial], Plan] | None = None
+    holds: Holds = Holds()
+    limits: Limits = Limits()
+    remedies: Remedies = Remedies()
+    keeping: Keeping = Keeping()
+    of_gpus: OfGpus = OfGpus()
 
     @property
     def has_source(self) -> bool:

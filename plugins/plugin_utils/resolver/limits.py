@@ -50,7 +50,7 @@ def explain_limits(
     found: dict[str, tuple[Limit, ...]] = {}
     groups: dict[tuple[tuple[str, str], ...], list[Choice]] = {}
     for choice in choices:
-        groups.setdefault(tuple(choice.pins(plan).items()), []).append(choice)
+        groups.setdefault(tuple(choice.limits.pins(plan).items()), []).append(choice)
     for pins, members in groups.items():
         pinned = dict(pins)
         if pinned:
@@ -59,7 +59,7 @@ def explain_limits(
         situation = Situation(catalog, plan, host, pinned)
         constraints = _of_kept(kept, asked) if not pinned else []
         constraints += _constraints(choices, members, situation, kept)
-        unneeded = {other.name: "none" for other in choices if other.limits_nothing and other not in members}
+        unneeded = {other.name: "none" for other in choices if other.limits.is_last and other not in members}
         scenario = Scenario(plan.request, host).asking(**{**unneeded, **pinned})
         found |= _limits(situation, members, scenario, constraints, once)
     return tuple(_explained(reason, plan, found.get(reason.component)) for reason in plan.reasons)
@@ -107,10 +107,10 @@ def _constraints(
     choices: Choices, members: Choices, situation: Situation, kept: Mapping[str, Mapping[str, str]]
 ) -> list[Constraint]:
     """Return everything but what is kept that may limit some choices."""
-    own = [constraint for choice in members for constraint in choice.constraints(situation)]
+    own = [constraint for choice in members for constraint in choice.limits.constraints(situation)]
     own = list({constraint.by: constraint for constraint in own}.values())
     found: list[Constraint] = []
-    if not situation.pinned or any(choice.limited_by_request for choice in members):
+    if not situation.pinned or any(choice.limits.by_request for choice in members):
         of_kept = {name for asks in kept.values() for name in asks}
         found = _of_request(choices, situation.plan.request, of_kept.union(situation.pinned))
     found += [constraint for constraint in own if not constraint.last]
@@ -138,7 +138,7 @@ def _of_host(choices: Choices, situation: Situation) -> list[Constraint]:
         for name in dict.fromkeys(gpu.name for gpu in plan.gpus)
     ]
     pythons = host.pythons or catalog.distros[host.distribution].python.available
-    known = {python for choice in choices for python in choice.pythons(catalog)}
+    known = {python for choice in choices for python in choice.remedies.pythons(catalog)}
     held = holds.names(choices, catalog, host)
     if held and plan.request["scope"] == "host":
         text = f"without the hold of {', '.join(held)}"
@@ -206,7 +206,7 @@ def _newer_is_known(situation: Situation, members: Choices, choice: Choice, chos
     context = ResolveContext(situation.catalog, situation.host, _nothing_asked(members, plan.request), plan.gpus)
     wanted = plan.request[choice.name]
     is_wanted = wanted in ("auto", "fallback")
-    known = (choice.listed or choice.known)(context)
+    known = (choice.limits.listed or choice.known)(context)
     return any(is_newer(v, chosen) and (is_wanted or versions.has_prefix(v, wanted)) for v in known)
 
 

@@ -102,9 +102,9 @@ def known_bad_alone(found: Sequence[Evaluated]) -> str:
 
 
 def _nothing_fits(context: ResolveContext, choice: Choice, best: Evaluated, facts: Facts) -> list[Problem]:
-    alone = choice.alone
+    alone = choice.of_gpus.alone
     if alone and len(context.gpu_kinds) > 1 and _each_gpu_alone(context, choice, facts):
-        mixed = choice.mixed(context) if choice.mixed else None
+        mixed = choice.of_gpus.mixed(context) if choice.of_gpus.mixed else None
         if mixed:
             return [mixed]
         each = ", ".join(f"{gpu_label(gpu)} needs {alone(context, gpu)}" for gpu in context.gpu_kinds)

@@ -46,7 +46,7 @@ def find_remedies(
         found += _more_gpus(whole)
     if "no-lock" in codes:
         found += _locks(catalog, request, host, attempt_unlocked)
-    repairs = [repair for choice in choices for repair in choice.repairs if repair.code in codes]
+    repairs = [repair for choice in choices for repair in choice.remedies.repairs if repair.code in codes]
     for trial in trials:
         found += _requests(choices, trial)
         found += [remedy for repair in repairs if not repair.last for remedy in repair.find(trial)]
@@ -111,7 +111,7 @@ def _requests(choices: Choices, trial: Trial) -> Iterator[Remedy]:
 
 def _nearest(choices: Choices, trial: Trial, freed: Request) -> Request:
     """Return the request with the freed versions set to some as near to the requested ones as the host allows."""
-    options = [name for choice in choices for name in choice.version_options]
+    options = [name for choice in choices for name in choice.remedies.options]
     for name in (*_names(choices), *options):
         asked = trial.request[name]
         if freed[name] == asked or asked in _NOTHING_ASKED:
@@ -158,7 +158,7 @@ def _published(choices: Choices, catalog: Catalog, name: str) -> tuple[list[str]
     choice = by_name(choices).get(name)
     if choice:
         return choice.published(catalog), choice.series
-    options = {name: published for each in choices for name, published in each.version_options.items()}
+    options = {name: published for each in choices for name, published in each.remedies.options.items()}
     return options[name](catalog), _OPTION_PARTS
 
 
@@ -170,7 +170,7 @@ def _chosen(name: str, plan: Plan) -> list[str]:
 
 def _left_out(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     """Yield a remedy with components set to none: a framework, then the toolkit, then both."""
-    ways = [way for choice in _frameworks_first(choices) for way in choice.leave_out]
+    ways = [way for choice in _frameworks_first(choices) for way in choice.remedies.leave_out]
     for base in dict.fromkeys((trial.request, _free(choices, trial.request))):
         for names in sorted(ways, key=len):
             less = base.but(**dict.fromkeys(names, "none"))
@@ -224,7 +224,7 @@ def _pythons(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     host, request = trial.host, trial.request
     offered = trial.catalog.distros[host.distribution].python
     own = host.default_python or offered.default
-    known = {python for choice in choices for python in choice.pythons(trial.catalog)}
+    known = {python for choice in choices for python in choice.remedies.pythons(trial.catalog)}
     have = host.pythons or offered.available
     near = sorted(
         known - set(have),
@@ -303,7 +303,7 @@ def _elsewhere(choices: Choices, trial: Trial) -> Iterator[Remedy]:
     elsewhere = [dataclasses.replace(like, distribution=name) for name in names]
     free = _free(choices, request)
     no_framework = free.but(**dict.fromkeys(_frameworks(choices), "none"))
-    nothing = dict.fromkeys((choice.name for choice in choices if choice.leave_out), "none")
+    nothing = dict.fromkeys((choice.name for choice in choices if choice.remedies.leave_out), "none")
     bases = list(dict.fromkeys((request, free, no_framework, no_framework.but(**nothing))))
     for places, kinds in ((elsewhere, [None]), ([host, *elsewhere], _subsets(host))):
         for base in bases:

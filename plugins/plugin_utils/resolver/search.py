@@ -194,8 +194,8 @@ class _Search:
             return Evaluated(candidate, own, rules, others, known)
 
         because = ""
-        if choice.around_holds and context.host.foreign_holds:
-            beside = choice.around_holds(context, list(map(evaluate, found)), facts)
+        if choice.holds.around and context.host.foreign_holds:
+            beside = choice.holds.around(context, list(map(evaluate, found)), facts)
             if beside.problem:
                 yield Taken(Candidate("absent", choice.absent), (beside.problem,))
                 return

@@ -25,7 +25,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Candidate,
     Choice,
     Facts,
+    Holds,
+    Keeping,
+    Limits,
+    OfGpus,
     Preference,
+    Remedies,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, span
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
@@ -328,20 +333,30 @@ CHOICE = Choice(
     published=drivers.published,
     series=1,
     preferences=lambda _context: (NVIDIAS, TIER, NEWEST),
-    held=held_driver.held_packages,
     options=of_others.OPTIONS,
     check=_check,
     explain=_explain,
     complete=_complete,
-    alone=_alone,
-    mixed=_mixed,
     archive=lambda context: [f"branch {driver.branch}" for driver in context.distro.distro_drivers],
     lacks=lambda context: "driver branch" if _lacks(context) else "",
-    listed=_listed,
-    constraints=_constraints,
-    leading=True,
-    stays=of_others.stays,
-    misfit=of_others.misfit,
-    explain_kept=of_others.explained,
-    repairs=(Repair("no-prebuilt-modules", prebuilt.instead),),
+    holds=Holds(
+        held=held_driver.held_packages,
+    ),
+    limits=Limits(
+        listed=_listed,
+        constraints=_constraints,
+    ),
+    remedies=Remedies(
+        repairs=(Repair("no-prebuilt-modules", prebuilt.instead),),
+    ),
+    keeping=Keeping(
+        leading=True,
+        stays=of_others.stays,
+        misfit=of_others.misfit,
+        explain=of_others.explained,
+    ),
+    of_gpus=OfGpus(
+        alone=_alone,
+        mixed=_mixed,
+    ),
 )

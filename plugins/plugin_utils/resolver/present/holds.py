@@ -47,7 +47,7 @@ def _held(host: Host) -> dict[str, str]:
 def of_choices(choices: Choices, catalog: Catalog, host: Host) -> dict[str, dict[str, str]]:
     """Return the held and installed packages with their versions, by the choice that they decide."""
     there = installed(host)
-    found = {choice.name: choice.held(catalog, host, there) for choice in choices if there and choice.held}
+    found = {choice.name: choice.holds.held(catalog, host, there) for choice in choices if there and choice.holds.held}
     return {name: packages for name, packages in found.items() if packages}
 
 

@@ -86,7 +86,7 @@ def keep(choices: Choices, catalog: Catalog, request: Request, host: Host, attem
 def _newer(choices: Choices, kept: Kept, attempt: Attempt) -> dict[str, str]:
     """Return the versions that `latest` would give, by component, as far as something stays in another version."""
     found: dict[str, str] = {}
-    leading = [choice.name for choice in choices if choice.leading]
+    leading = [choice.name for choice in choices if choice.keeping.leading]
     for part in kept.parts:
         plan = kept.newest
         if part.names[0] not in leading:  # the newest beside what stays
@@ -109,8 +109,8 @@ def explained(choices: Choices, kept: Kept, plan: Plan, catalog: Catalog) -> Pla
     reasons = tuple(_reason(kept, plan, reason) for reason in plan.reasons)
     plan = dataclasses.replace(plan, request=request, reasons=reasons)
     for choice in choices:
-        if plan.ok and choice.explain_kept and choice.name in kept.names:
-            plan = choice.explain_kept(_trial(catalog, kept, plan))
+        if plan.ok and choice.keeping.explain and choice.name in kept.names:
+            plan = choice.keeping.explain(_trial(catalog, kept, plan))
     for name in request.latest:  # where the version in its place contradicts a hold
         plan = _renamed(plan, f"gpu_stack_{name}={kept.request[name]}", f"gpu_stack_{name}={LATEST}")
     return plan
@@ -173,7 +173,7 @@ def _ways(choices: Choices, catalog: Catalog, request: Request, host: Host) -> I
     for choice in sorted(choices, key=lambda choice: choice.optional):
         if choice.is_framework or request["scope"] == "host":
             found = _of_verified(choice, request, host)
-            parts = choice.stays(context, found) if choice.stays else found
+            parts = choice.keeping.stays(context, found) if choice.keeping.stays else found
             if parts:
                 yield parts
 
@@ -190,7 +190,7 @@ def _of_verified(choice: Choice, request: Request, host: Host) -> list[Part]:
     present, name = host.present, choice.name
     component, wanted = present.verified.components.get(name), request[name]
     if component is None:
-        is_out = choice.stays_out(present) and was_left_out(present, request, name)
+        is_out = choice.keeping.stays_out(present) and was_left_out(present, request, name)
         return [Part((name,), "none", {name: "none"})] if is_out else []
     version = component.release or component.version
     if wanted not in _FREE and not versions.has_prefix(version, wanted):
@@ -213,7 +213,7 @@ def _of_plan(
     The others are the newest beside what stays.
     """
     asks: dict[str, str] = {}
-    leading = {choice.name: choice.options for choice in choices if choice.leading}
+    leading = {choice.name: choice.options for choice in choices if choice.keeping.leading}
     for name in names:
         component = plan.components.get(name) if plan.ok else None
         if component is not None and (name in held or name in leading):
@@ -258,4 +258,4 @@ def _misfit(choices: Choices, catalog: Catalog, kept: Kept, attempt: Attempt) ->
     if not plan.ok:
         return plan.problems[0].message
     trial = _trial(catalog, kept, plan)
-    return next((why for choice in choices if choice.misfit and (why := choice.misfit(trial))), None)
+    return next((why for choice in choices if choice.keeping.misfit and (why := choice.keeping.misfit(trial))), None)
