@@ -102,6 +102,12 @@ def test_it_is_planned_with_a_reason_in_the_newest_release_that_fits(project: Pa
     assert plan(project, "telemetry=none")["components"]["telemetry"] is None
 
 
+def test_it_alone_needs_the_repository_too(project: Path) -> None:
+    made = plan(project, "driver=none", "cuda=none", "tensorflow=none", "expect_gpus=1")
+    assert [name for name, part in made["components"].items() if part] == ["telemetry"]
+    assert made["repository"]["slug"] == "ubuntu2404"
+
+
 @pytest.mark.parametrize(
     ("requests", "text"),
     [

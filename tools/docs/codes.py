@@ -5,25 +5,22 @@ The codes are stable: scripts and tests of users compare them. script/docs write
 
 from __future__ import annotations
 
+import sys
+
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import (
-    cuda,
-    cudnn,
     frameworks,
-    nccl,
     one_plan,
     plans,
-    pytorch,
     small_gpus,
-    tensorflow,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
-    choice,
     driver_sets,
     drivers,
     foreign_drivers,
     kernels,
     prebuilt,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     context,
     gpus,
@@ -32,39 +29,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     missing,
     scope,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import as_in_tables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
-PROBLEMS: dict[str, str] = {
-    **plans.PROBLEMS,
-    **one_plan.PROBLEMS,
-    **foreign_drivers.PROBLEMS,
-    **context.PROBLEMS,
-    **missing.PROBLEMS,
-    **gpus.PROBLEMS,
-    **scope.PROBLEMS,
-    **holds.PROBLEMS,
-    **choice.PROBLEMS,
-    **drivers.PROBLEMS,
-    **driver_sets.PROBLEMS,
-    **prebuilt.PROBLEMS,
-    **known_bad.PROBLEMS,
-    **cuda.PROBLEMS,
-    **cudnn.PROBLEMS,
-    **nccl.PROBLEMS,
-    **frameworks.PROBLEMS,
-    **tensorflow.PROBLEMS,
-    **pytorch.PROBLEMS,
-    **locks.PROBLEMS,
-}
-WARNINGS: dict[str, str] = {
-    **plans.WARNINGS,
-    **one_plan.WARNINGS,
-    **choice.WARNINGS,
-    **cuda.WARNINGS,
-    **small_gpus.WARNINGS,
-    **kernels.WARNINGS,
-    **prebuilt.WARNINGS,
-    **known_bad.WARNINGS,
-    **tensorflow.WARNINGS,
-    **pytorch.WARNINGS,
-}
+_COMPONENTS = [sys.modules[choice.candidates.__module__] for choice in as_in_tables(CHOICES)]
+_BEFORE = (plans, one_plan, foreign_drivers, context, missing, gpus, scope, holds)
+_MODULES = (*_BEFORE, drivers, driver_sets, prebuilt, kernels, known_bad, *_COMPONENTS, small_gpus, frameworks, locks)
+PROBLEMS: dict[str, str] = {}
+WARNINGS: dict[str, str] = {}
+for _module in _MODULES:
+    PROBLEMS |= getattr(_module, "PROBLEMS", {})
+    WARNINGS |= getattr(_module, "WARNINGS", {})

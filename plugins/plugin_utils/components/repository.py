@@ -9,7 +9,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     Components,
-    CudaComponent,
     DriverComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
@@ -21,11 +20,11 @@ def of_plan(context: ResolveContext, components: Components) -> dict[str, str] |
     A plan needs it to install from, or to block its driver packages: where the host already reads it and the driver is
     the distribution's.
     """
-    origins = [part.source if part else None for part in (DriverComponent.of(components), CudaComponent.of(components))]
+    packaged = {part.name: getattr(part, "source", "nvidia") for part in components.packaged()}
     kept = driver_sets.kept(context)
-    is_distros = origins[0] == "distro" or (kept is not None and kept.source == "distro")
+    is_distros = packaged.get(DriverComponent.name) == "distro" or (kept is not None and kept.source == "distro")
     to_block = context.host.repository_configured and is_distros
-    if not ("nvidia" in origins or components.get("cudnn") or components.get("nccl") or to_block):
+    if "nvidia" not in packaged.values() and not to_block:
         return None
     request = context.request
     base = None if request["repository_url"] == "auto" else request["repository_url"]
