@@ -461,24 +461,14 @@ CHOICE = Choice(
     lacks=lambda context: (
         "CUDA toolkit" if context.request["cuda"] != "none" and not context.catalog.cuda.toolkits else ""
     ),
-    holds=Holds(
-        held=_held,
-        around=_around_holds,
-    ),
+    holds=Holds(held=_held, around=_around_holds),
     limits=Limits(
         listed=lambda context: [_release(candidate) for candidate in cuda_candidates(context)],
         constraints=_constraints,
     ),
-    remedies=Remedies(
-        leave_out=(("cuda",),),
-    ),
-    keeping=Keeping(
-        leading=True,
-        misfit=_misfit,
-    ),
-    of_gpus=OfGpus(
-        alone=_alone,
-    ),
+    remedies=Remedies(leave_out=(("cuda",),)),
+    keeping=Keeping(leading=True, misfit=_misfit),
+    of_gpus=OfGpus(alone=_alone),
 )
 
 

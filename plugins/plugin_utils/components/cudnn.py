@@ -231,17 +231,9 @@ CHOICE = Choice(
     absent=ABSENT,
     explain=libraries.explain(CudnnComponent),
     lacks=_lacks,
-    holds=Holds(
-        held=_held,
-        around=_around_holds,
-    ),
-    limits=Limits(
-        pins=libraries.pins,
-        constraints=libraries.constraints,
-    ),
-    keeping=Keeping(
-        stays_out=libraries.stays_out,
-    ),
+    holds=Holds(held=_held, around=_around_holds),
+    limits=Limits(pins=libraries.pins, constraints=libraries.constraints),
+    keeping=Keeping(stays_out=libraries.stays_out),
 )
 
 

@@ -191,18 +191,9 @@ CHOICE = Choice(
     serves=libraries.serves_toolkit,
     explain=libraries.explain(NcclComponent),
     lacks=_lacks,
-    holds=Holds(
-        held=_held,
-        around=_around_holds,
-    ),
-    limits=Limits(
-        pins=libraries.pins,
-        constraints=libraries.constraints,
-        is_last=True,
-    ),
-    keeping=Keeping(
-        stays_out=libraries.stays_out,
-    ),
+    holds=Holds(held=_held, around=_around_holds),
+    limits=Limits(pins=libraries.pins, constraints=libraries.constraints, is_last=True),
+    keeping=Keeping(stays_out=libraries.stays_out),
 )
 
 

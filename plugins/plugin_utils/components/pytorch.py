@@ -263,22 +263,14 @@ CHOICE = Choice(
     options={"pytorch_cuda": "cuda"},
     explain=_explain,
     lacks=_lacks,
-    limits=Limits(
-        pins=_pins,
-        constraints=driver.older_than_needed,
-        by_request=True,
-    ),
+    limits=Limits(pins=_pins, constraints=driver.older_than_needed, by_request=True),
     remedies=Remedies(
         pythons=lambda catalog: {python for release in catalog.pytorch.releases for python in release.pythons},
         options={"pytorch_cuda": lambda catalog: [build.cuda for r in catalog.pytorch.releases for build in r.builds]},
         leave_out=(("pytorch",),),
     ),
-    keeping=Keeping(
-        stays=_stays,
-    ),
-    of_gpus=OfGpus(
-        alone=_alone,
-    ),
+    keeping=Keeping(stays=_stays),
+    of_gpus=OfGpus(alone=_alone),
 )
 
 

@@ -457,22 +457,14 @@ CHOICE = Choice(
     options={"tensorflow_cuda_libraries": "cuda_libraries"},
     explain=_explain,
     lacks=_lacks,
-    limits=Limits(
-        constraints=_constraints,
-    ),
+    limits=Limits(constraints=_constraints),
     remedies=Remedies(
         pythons=lambda catalog: {python for release in catalog.tensorflow.releases for python in release.pythons},
         leave_out=(("tensorflow",), ("tensorflow", "cuda")),
         repairs=(Repair("no-published-run", _unproven_nevertheless, last=True),),
     ),
-    keeping=Keeping(
-        stays=_stays,
-        misfit=_misfit,
-    ),
-    of_gpus=OfGpus(
-        alone=_alone,
-        marked=small_gpus.leave_out,
-    ),
+    keeping=Keeping(stays=_stays, misfit=_misfit),
+    of_gpus=OfGpus(alone=_alone, marked=small_gpus.leave_out),
 )
 
 

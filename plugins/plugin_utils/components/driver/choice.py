@@ -339,24 +339,14 @@ CHOICE = Choice(
     complete=_complete,
     archive=lambda context: [f"branch {driver.branch}" for driver in context.distro.distro_drivers],
     lacks=lambda context: "driver branch" if _lacks(context) else "",
-    holds=Holds(
-        held=held_driver.held_packages,
-    ),
-    limits=Limits(
-        listed=_listed,
-        constraints=_constraints,
-    ),
-    remedies=Remedies(
-        repairs=(Repair("no-prebuilt-modules", prebuilt.instead),),
-    ),
+    holds=Holds(held=held_driver.held_packages),
+    limits=Limits(listed=_listed, constraints=_constraints),
+    remedies=Remedies(repairs=(Repair("no-prebuilt-modules", prebuilt.instead),)),
     keeping=Keeping(
         leading=True,
         stays=of_others.stays,
         misfit=of_others.misfit,
         explain=of_others.explained,
     ),
-    of_gpus=OfGpus(
-        alone=_alone,
-        mixed=_mixed,
-    ),
+    of_gpus=OfGpus(alone=_alone, mixed=_mixed),
 )
