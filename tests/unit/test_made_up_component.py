@@ -16,24 +16,23 @@ from typing import Any
 import pytest
 
 from tests import made_up_component
+from tests.unit.plugin_utils.planning.preflight_cases import DIRECTORIES as MOUNTS
 
 # A host with an H200 and no packages, for which everything is decided; prints it as JSON.
 DECIDE = """
 import json, sys
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision, role_inputs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_table import plan_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import report
 
-root, managed, request, applied, installed = json.load(sys.stdin)
+root, managed, request, applied, more = json.load(sys.stdin)
 options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
 found = to_json(probe.probe(root, options))
 gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "class": "0302", "kernel_driver": None}
 found |= {"gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": None, "gpu_processes": [], "applied": applied}
-found["packages"] = installed
+found = {**found, "packages": {}, **more}
 args = {"request": request, "own_kernel": False, "transitions": [], "converge": "drift"}
 args["managed"] = with_components(managed)
 
@@ -54,7 +53,8 @@ print(json.dumps({
     "text": decided.text("gpu-01"),
     "inputs": role_inputs.of_components(),
     "transitions": role_inputs.transitions(),
-    "labels": [part.label for part in PARTS],
+    "report": to_json(report.host_report("gpu-01", {"probe": found, "plan": decided.facts["gpu_stack_plan"]})),
+    "problems": [problem.message for problem in decided.preflight.problems],
 }))
 """
 MODULE = "ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_cli"
@@ -82,11 +82,11 @@ def plan(project: Path, *requests: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def decide(project: Path, tmp_path: Path, applied: Any = None, installed: Any = None, **request: str) -> dict[str, Any]:
-    """Return what is decided for a host without packages, or with these."""
+def decide(project: Path, tmp_path: Path, applied: Any = None, probed: Any = None, **request: str) -> dict[str, Any]:
+    """Return what is decided for a host without packages. probed: what is different on it."""
     program = "import json, yaml; print(json.dumps(yaml.safe_load(open('playbooks/group_vars/all/managed.yml'))))"
     managed = json.loads(python(project, "-c", program).stdout)["__gpu_stack_listed"]
-    given = [str(tmp_path), managed, {"cuda": "13.0", "tensorflow": "none", **request}, applied or {}, installed or {}]
+    given = [str(tmp_path), managed, {"cuda": "13.0", "tensorflow": "none", **request}, applied or {}, probed or {}]
     done = python(project, "-c", DECIDE, stdin=json.dumps(given))
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
@@ -145,10 +145,27 @@ def test_drift_sees_another_version_and_nothing_on_a_converged_host(project: Pat
     parts = decide(project, tmp_path)["facts"]["gpu_stack_parts"]
     applied = {name: {"fingerprint": part["fingerprint"], "changed": []} for name, part in parts.items()}
     there = {"gpu-telemetry": {"version": "2.0.0-1", "status": "installed", "held": True, "automatic": False}}
-    assert "telemetry" not in decide(project, tmp_path, applied, there)["facts"]["gpu_stack_drift"]
+    assert "telemetry" not in decide(project, tmp_path, applied, {"packages": there})["facts"]["gpu_stack_drift"]
     there["gpu-telemetry"]["version"] = "1.4.2-1"
-    drift = decide(project, tmp_path, applied, there)["facts"]["gpu_stack_drift"]
+    drift = decide(project, tmp_path, applied, {"packages": there})["facts"]["gpu_stack_drift"]
     assert drift["telemetry"] == ["telemetry: upgrade 2.0.0"]
+
+
+def test_the_preflight_knows_its_size_and_the_report_its_versions(project: Path, tmp_path: Path) -> None:
+    full = {path: {"free_mib": 1500, "total_mib": 10**6, "mount": "/"} for path in MOUNTS}
+    sizes = {"gpu-telemetry": {"2.0.0-1": {"download_kib": 300 << 10, "installed_kib": 900 << 10}}}
+    repository = {"source": "http", "packages": {"gpu-telemetry": ["2.0.0-1"]}, "sizes": sizes}
+    there = {"gpu-telemetry": {"version": "1.4.2-1", "status": "installed", "held": True, "automatic": False}}
+    alone = {"driver": "none", "cuda": "none"}
+    found = decide(project, tmp_path, None, {"disk": full, "repository": repository}, **alone)
+    (problem,) = [text for text in found["problems"] if "free" in text]
+    assert "telemetry" in problem
+    (row,) = [
+        row
+        for row in decide(project, tmp_path, None, {"packages": there})["report"]["components"]
+        if row["component"] == "telemetry"
+    ]
+    assert (row["requested"], row["resolved"], row["installed"]) == ("auto", "2.0.0", "1.4.2-1")
 
 
 def test_a_misspelt_variable_gets_its_name_as_a_hint(project: Path) -> None:
