@@ -151,7 +151,7 @@ GUARDED = {
     "roll_back_and_leave.yml": ([ROLL_BACK], [], ["Leave the host"]),
     "train.yml": (
         [
-            "Set the role variables that the inventory sets",
+            "Set the role variables that the plan or the inventory gives",
             "Train with the framework",
             "Add the result to those of this run",
         ],
