@@ -183,7 +183,7 @@ class ActionModule(VariablesAction):
 
         The playbooks make facts of them: those of an earlier plan of this run are ours.
         """
-        earlier = (variables.get(PLANNED) or {}).get("role_variables") or {}
+        earlier = (variables.get(PLANNED) or {}).get("component_variables") or {}
         inputs = role_inputs.of_components().items()
         return {name: _trusted(value) for name, value in inputs if name not in variables or name in earlier}
 
@@ -306,6 +306,10 @@ class ActionModule(VariablesAction):
         planned = role_variables(decision.facts, names) if decision.plan.ok and names else {}
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         terminal.show("\n".join([*written, decision.text(variables["inventory_hostname"])]))
-        overrides = {name: value for name, value in planned.items() if name in own or name in of_plan}
-        decided_of = {"decided": decision.facts, "state": decision.state, "role_variables": overrides}
+        decided_of = {
+            "decided": decision.facts,
+            "state": decision.state,
+            "role_variables": {name: value for name, value in planned.items() if name in own},
+            "component_variables": {name: value for name, value in planned.items() if name in of_plan},
+        }
         return {**result, **decided_of, "changed": False}

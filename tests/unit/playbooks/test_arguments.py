@@ -40,7 +40,8 @@ VERIFY = {"status": "pass", "checks": [{"id": "gpu.ecc", "status": "pass"}], "co
 RUN: dict[str, Any] = {
     "__gpu_stack_planned": {
         "state": "drift",
-        "role_variables": {"cudnn_version": "9"},
+        "role_variables": {"nvidia_driver_persistence": False},
+        "component_variables": {"cudnn_version": "9"},
         "decided": {
             "gpu_stack_plan": {"ok": True, "gpus": ["a", "b"], "components": {}},
             "gpu_stack_diff": {"leftovers": {"set_aside": ["/etc/apt/sources.list.d/cuda.list"]}},
@@ -151,7 +152,7 @@ GUARDED = {
     "roll_back_and_leave.yml": ([ROLL_BACK], [], ["Leave the host"]),
     "train.yml": (
         [
-            "Set the role variables that the plan or the inventory gives",
+            "Set the role variables that the inventory sets",
             "Train with the framework",
             "Add the result to those of this run",
         ],
