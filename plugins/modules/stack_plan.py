@@ -115,8 +115,8 @@ probe:
   type: dict
 component_variables:
   description:
-    - The variables of the roles of components that are packages alone, as the plan gives them, without those that a user
-      sets. The playbooks set them as facts before they run a role.
+    - The variables of the roles of components that are packages alone, as the plan gives them, without those that a
+      user sets. The playbooks set them as facts before they run a role.
   returned: when the host was probed
   type: dict
 role_variables:
