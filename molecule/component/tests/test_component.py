@@ -33,7 +33,7 @@ def test_it_is_installed_and_held_in_the_requested_version(root):
 def test_it_is_verified_with_the_others(root):
     verified = json.loads(root.file("/var/lib/gpuhost/verified.json").content_string)
     assert verified["plan"]["components"]["telemetry"]["version"] == "1.4.2"
-    assert verified["packages"]["gpu-telemetry"] == "1.4.2-1"
+    assert verified["packages"]["gpu-telemetry"]["version"] == "1.4.2-1"
     applied = json.loads(root.file("/var/lib/gpuhost/applied.json").content_string)
     assert "telemetry" in applied["parts"]
 
@@ -67,7 +67,7 @@ def test_another_version_changes_nothing_else(root, playbook, reports):
     assert packages(root) == {**before, "gpu-telemetry": "2.0.0-1"}
     (host,) = json.loads((reports / "newest/report.json").read_text())["hosts"]
     (row,) = [row for row in host["components"] if row["component"] == "telemetry"]
-    assert (host["status"], row["requested"], row["installed"]) == ("verified", "2", "2.0.0")
+    assert (host["status"], row["requested"], row["installed"]) == ("verified", "2", "2.0.0-1")
 
 
 def test_a_rollback_restores_the_version_before(root, playbook):
