@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 
 def main(count: int) -> int:
@@ -18,7 +18,7 @@ def main(count: int) -> int:
     catalog = load_catalog()
     gpus = {product.compute_capability: HostGpu(f"10de:{device}") for device, product in catalog.products.items()}
     kinds = [Host(distro, "x86_64", gpus=(gpu,) * 2) for distro in catalog.distros for gpu in gpus.values()]
-    plans = [resolve(catalog, Request(), kinds[number % len(kinds)]) for number in range(count)]
+    plans = [resolve(catalog, asking(), kinds[number % len(kinds)]) for number in range(count)]
     return len({id(kind) for kind in kinds[: len(plans)]})
 
 
