@@ -9,8 +9,6 @@ import re
 import shutil
 from pathlib import Path
 
-import yaml
-
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 COMPONENTS = "plugins/plugin_utils/components"
@@ -35,6 +33,8 @@ def add_to(project: Path) -> None:
 
 def add_to_repository(project: Path) -> None:
     """Add its packages to the repository that the lab of a copy builds."""
+    import yaml  # script/test reads its options before anything is installed
+
     contents = project / "tests/doubles/nvidia_repository/contents.yml"
     whole, own = (yaml.safe_load(path.read_text()) for path in (contents, HERE / "repository.yml"))
     whole["libraries"] += own.pop("libraries")

@@ -14,9 +14,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import (
     libraries,
     nccl,
     tensorflow,
-    user_request,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import drivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
