@@ -19,7 +19,6 @@ from typing import Any
 
 from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
-from ansible.template import trust_as_template
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become, controller_run, interpreter, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
@@ -34,7 +33,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     disk_space,
     lock_files,
-    role_inputs,
     signing_key,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
@@ -55,7 +53,6 @@ PROBE = "gpuhost.stack.gpu_probe"
 TRANSACTION, TRANSACTION_OPTIONS = "gpuhost.stack.apt_transaction", "__gpu_stack_apt_transaction"
 REFUSED = packages.TRANSACTION_REFUSED.code
 REPOSITORY_URL = "nvidia_repo_url"
-PLANNED = "__gpu_stack_planned"  # what the playbooks register of this task
 ARGUMENTS = {
     "request": {"type": "dict", "required": True},
     "variables": {"type": "list", "elements": "str", "required": True},
@@ -101,13 +98,6 @@ def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[
 def _indexes(urls: dict[str, Any]) -> dict[str, str]:
     """Return the package index of each framework by the role variables with their URLs."""
     return {name.split("_")[0]: str(url) for name, url in urls.items()}
-
-
-def _trusted(value: Any) -> Any:
-    """Return templates that Ansible renders, which are plain text to it otherwise."""
-    return (
-        {name: _trusted(each) for name, each in value.items()} if isinstance(value, dict) else trust_as_template(value)
-    )
 
 
 class ActionModule(VariablesAction):
@@ -177,15 +167,6 @@ class ActionModule(VariablesAction):
             raise AnsibleActionFail(
                 f"{', '.join(unknown)}: no such tag. Known are {', '.join(known)}. Nothing was changed."
             )
-
-    def _of_components(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """Return the templates of the variables that role_inputs.yml has no line for, without those that a user sets.
-
-        The playbooks make facts of them: those of an earlier plan of this run are ours.
-        """
-        earlier = (variables.get(PLANNED) or {}).get("component_variables") or {}
-        inputs = role_inputs.of_components().items()
-        return {name: _trusted(value) for name, value in inputs if name not in variables or name in earlier}
 
     def _role_variables(
         self, variables: dict[str, Any], facts: dict[str, Any], prefixes: tuple[str, ...]
@@ -267,8 +248,6 @@ class ActionModule(VariablesAction):
         own = self.from_inventory(variables)
         variables |= own
         later = self.check_variables(variables)
-        given = self._of_components(variables)
-        variables |= given
         _unused, args = self.validate_argument_spec(ARGUMENTS)
         signing = self._signing_certificate(variables)
         self._refuse_unknown_tags(args["managed"])
@@ -301,15 +280,9 @@ class ActionModule(VariablesAction):
             versions = variables_.set_by_user(variables, ()).keys() & set(variables_.PLANNED)
             chosen = role_variables(decision.facts, tuple(versions)) if versions else {}
             self.refuse(variables_.other_than_planned(chosen, decision.plan.components))
-        of_plan = given.keys() & role_inputs.names(decision.facts["gpu_stack_parts"])
-        names = (*own, *later, *of_plan)
-        planned = role_variables(decision.facts, names) if decision.plan.ok and names else {}
+        planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         terminal.show("\n".join([*written, decision.text(variables["inventory_hostname"])]))
-        decided_of = {
-            "decided": decision.facts,
-            "state": decision.state,
-            "role_variables": {name: value for name, value in planned.items() if name in own},
-            "component_variables": {name: value for name, value in planned.items() if name in of_plan},
-        }
+        overrides = {name: value for name, value in planned.items() if name in own}
+        decided_of = {"decided": decision.facts, "state": decision.state, "role_variables": overrides}
         return {**result, **decided_of, "changed": False}

@@ -113,12 +113,6 @@ probe:
   description: The probe of M(gpuhost.stack.gpu_probe).
   returned: always
   type: dict
-component_variables:
-  description:
-    - The variables of the roles of components that are packages alone, as the plan gives them, without those that a
-      user sets. The playbooks set them as facts before they run a role.
-  returned: when the host was probed
-  type: dict
 role_variables:
   description:
     - The role variables that the inventory sets where C(group_vars/all) of the playbooks takes precedence over it. The

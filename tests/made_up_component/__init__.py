@@ -1,12 +1,16 @@
 """Add a made-up component to a copy of the project: its module, a line in the registry, its catalog file and its role.
 
-Nothing else of the product is touched; the lab's repository gets its package.
+Nothing else of the product is edited; script/docs writes what follows for the playbooks. The lab's repository gets its
+package.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -29,6 +33,15 @@ def add_to(project: Path) -> None:
     text = re.sub(r"(components import .*pytorch), tensorflow\n", r"\1, telemetry, tensorflow\n", registry.read_text())
     line = "    (pytorch.CHOICE, pytorch.Pytorch()),\n"
     registry.write_text(text.replace(line, f"{line}    (telemetry.CHOICE, telemetry.Telemetry()),\n"))
+    _write_what_follows(project)
+
+
+def _write_what_follows(project: Path) -> None:
+    """Write what script/docs writes of the registry for the playbooks."""
+    module = "ansible_collections.gpuhost.stack.plugins.plugin_utils.planning"
+    program = f"from {module} import role_inputs; role_inputs.COMPONENTS.write_text(role_inputs.text())"
+    environment = {**os.environ, "PYTHONPATH": str(project / "collections")}
+    subprocess.run([sys.executable, "-P", "-c", program], cwd=project, env=environment, check=True)
 
 
 def add_to_repository(project: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (PROJECT / "roles").iterdir() if path.is_dir())
@@ -227,7 +228,7 @@ def written_paths(path: Path, values: dict[str, Any]) -> Iterator[str]:
 def test_what_roles_write_is_restored_by_a_rollback_or_removed_by_teardown():
     """Whatever module writes it, under whatever variable."""
     managed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())
-    parts = managed["__gpu_stack_listed"].values()
+    parts = with_components(managed["__gpu_stack_listed"]).values()
     known = {path for part in parts for kind in ("files", "environments") for path in part.get(kind, [])}
     known |= set(re.findall(r"'(/[^']+)'", managed["gpu_stack_shared_folders"]))
     written = set()

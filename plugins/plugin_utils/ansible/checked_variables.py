@@ -62,7 +62,7 @@ class VariablesAction(ActionBase):
     def from_inventory(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the role variables of the inventory that Ansible replaces by those of role_inputs.yml."""
         manager, host = self._task.get_variable_manager(), variables["inventory_hostname"]
-        found = outranked(manager, self._loader, host, role_inputs.of_file())
+        found = outranked(manager, self._loader, host, role_inputs.inputs())
         return {name: value for name, value in found.items() if variables_.is_input(name, variables.get(name))}
 
     def check_variables(self, variables: dict[str, Any]) -> list[str]:

@@ -192,7 +192,7 @@ CHOICE = Choice(
     explain=libraries.explain(NcclComponent),
     lacks=_lacks,
     holds=Holds(held=_held, around=_around_holds),
-    limits=Limits(pins=libraries.pins, constraints=libraries.constraints, is_last=True),
+    limits=Limits(pins=libraries.pins, constraints=libraries.constraints, limits_no_other=True),
     keeping=Keeping(stays_out=libraries.stays_out),
 )
 

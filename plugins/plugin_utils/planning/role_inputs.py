@@ -1,20 +1,25 @@
 """What the plan gives to the variables of roles, as templates.
 
 playbooks/group_vars/all/role_inputs.yml has them for the roles whose variables are their own. A component that consists
-of packages and has no line there gets the same as every other one, as far as its role has such variables.
+of packages and has no line there gets the same as every other one, as far as its role has such variables: script/docs
+writes these into components.yml beside it, since variables of playbooks are templates that Ansible renders when needed.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED
 
-_FILE = PROJECT / "playbooks" / "group_vars" / "all" / "role_inputs.yml"
+_FOLDER = PROJECT / "playbooks" / "group_vars" / "all"
+_FILE, COMPONENTS = _FOLDER / "role_inputs.yml", _FOLDER / "components.yml"
+HEAD = """\
+# Written by script/docs, from the registry of components: what the plan gives to the roles of components that are
+# packages alone. As in role_inputs.yml, variables of an inventory win over these."""
 _TRANSACTION = {  # options of apt_transaction
     "packages": "{{{{ gpu_stack_plan.components.{name}.packages | default([]) }}}}",
     "replaces": "{{{{ gpu_stack_diff.replaces.{name} }}}}",
@@ -23,8 +28,9 @@ _TRANSACTION = {  # options of apt_transaction
 _OF_COMPONENT = {
     "version": "{{{{ gpu_stack_plan.components.{name}.version }}}}",
     **_TRANSACTION,
-    "reinstall": "{{{{ __gpu_stack_left_to_reinstall }}}}",
+    "reinstall": "{{{{ __gpu_stack_reinstall }}}}",
 }
+_REQUIRED = ("version", "packages")
 _TRANSITIONS = ("replaces", "may_remove", "reinstall")  # which affect the transition only
 ROLES = "__gpu_stack_component_roles"  # of transaction.yml
 
@@ -47,23 +53,28 @@ def of_file() -> dict[str, Any]:
 
 @functools.cache
 def of_components() -> dict[str, Any]:
-    """Return the values for the components that have no line there, and what their roles install (`ROLES`)."""
-    inputs: dict[str, Any] = {f"{role}_{key}": _OF_COMPONENT[key].format(name=name) for name, role, key in _variables()}
-    of_roles: dict[str, dict[str, str]] = {}
-    for _name, role, key in _variables():
-        if key in _TRANSACTION:
-            of_roles.setdefault(role, {})[key] = f"{{{{ {role}_{key} }}}}"
-    return {**inputs, ROLES: of_roles}
-
-
-def names(of_roles: Iterable[str]) -> set[str]:
-    """Return the variables of some of these roles that have a value, and `ROLES`."""
-    return {ROLES, *(f"{role}_{key}" for _name, role, key in _variables() if role in set(of_roles))}
+    """Return the values of components.yml, as they are in it."""
+    return dict(load_yaml(COMPONENTS))
 
 
 def inputs() -> dict[str, Any]:
     """Return the values of all role variables that the plan decides."""
     return {**of_components(), **of_file()}
+
+
+def text() -> str:
+    """Return the text of components.yml; raises ValueError for a role that lacks a variable that it needs."""
+    lines = [HEAD]
+    of_roles: dict[str, list[str]] = {}
+    for name, role, key in _variables():
+        lines.append(f'{role}_{key}: "{_OF_COMPONENT[key].format(name=name)}"')
+        if key in _TRANSACTION:
+            of_roles.setdefault(role, []).append(f'    {key}: "{{{{ {role}_{key} }}}}"')
+    lines.append("# What these roles install in the one transaction: transaction.yml reads it.")
+    lines.append(f"{ROLES}:")
+    for role, options in of_roles.items():
+        lines += [f"  {role}:", *options]
+    return "\n".join(lines) + "\n"
 
 
 def transitions() -> list[str]:
@@ -79,6 +90,11 @@ def packages() -> list[str]:
 def _variables() -> Iterator[tuple[str, str, str]]:
     """Yield component, role, and the name of the variable without the role's."""
     for part in PACKAGED:
-        if f"{part.role}_packages" not in of_file():
-            options = roles().get(part.role, {})
-            yield from ((part.name, part.role, key) for key in _OF_COMPONENT if f"{part.role}_{key}" in options)
+        if f"{part.role}_packages" in of_file():
+            continue
+        options = roles().get(part.role, {})
+        if lacking := [f"{part.role}_{key}" for key in _REQUIRED if f"{part.role}_{key}" not in options]:
+            raise ValueError(
+                f"the role {part.role} has no {' and no '.join(lacking)}, expected in its argument_specs.yml"
+            )
+        yield from ((part.name, part.role, key) for key in _OF_COMPONENT if f"{part.role}_{key}" in options)

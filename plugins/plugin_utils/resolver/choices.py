@@ -184,14 +184,14 @@ class Limits:
     """What limits the version of a choice, for its reason.
 
     listed: the versions that there are on a host, where those that are known are more; pins: the request that keeps
-    what it depends on meanwhile; constraints: what else limits it; is_last: the versions of the others are found
-    without it; by_request: fields of the others may limit it.
+    what it depends on meanwhile; constraints: what else limits it; limits_no_other: the versions of the others are
+    found without it; by_request: fields of the others may limit it.
     """
 
     listed: Callable[[ResolveContext], list[str]] | None = None
     pins: Callable[[Plan], Mapping[str, str]] = lambda _plan: {}
     constraints: Callable[[Situation], Sequence[Constraint]] = _none
-    is_last: bool = False
+    limits_no_other: bool = False
     by_request: bool = False
 
 

@@ -59,7 +59,7 @@ def explain_limits(
         situation = Situation(catalog, plan, host, pinned)
         constraints = _of_kept(kept, asked) if not pinned else []
         constraints += _constraints(choices, members, situation, kept)
-        unneeded = {other.name: "none" for other in choices if other.limits.is_last and other not in members}
+        unneeded = {other.name: "none" for other in choices if other.limits.limits_no_other and other not in members}
         scenario = Scenario(plan.request, host).asking(**{**unneeded, **pinned})
         found |= _limits(situation, members, scenario, constraints, once)
     return tuple(_explained(reason, plan, found.get(reason.component)) for reason in plan.reasons)

@@ -279,10 +279,16 @@ class _Search:
         return problems
 
     def _nearest(self, facts: Facts, lists: Mapping[str, Sequence[Candidate]]) -> list[Problem]:
-        """Return the problems of the set of a row that breaks the fewest rules, where each rule can be met."""
+        """Return the problems of the set of a row that breaks the fewest rules, where each rule can be met.
+
+        And those of the nearest set that breaks none of these rules: together they say why there is no set.
+        """
         wholes = ({**facts, **_merged(option)} for option in itertools.product(*lists.values()))
-        broken = min(((_broken(self._all_rules(), whole), whole) for whole in wholes), key=lambda each: len(each[0]))
-        return [problem for rule in broken[0] for problem in rule.problems(broken[1])]
+        sets = sorted(((_broken(self._all_rules(), whole), whole) for whole in wholes), key=lambda each: len(each[0]))
+        nearest = sets[0]
+        others = (each for each in sets if not any(rule in nearest[0] for rule in each[0]))
+        shown = [nearest, *itertools.islice(others, 1)]
+        return [problem for broken, whole in shown for rule in broken for problem in rule.problems(whole)]
 
 
 def _joins(rule: Rule, row: Row) -> bool:

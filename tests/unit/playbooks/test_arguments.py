@@ -40,8 +40,7 @@ VERIFY = {"status": "pass", "checks": [{"id": "gpu.ecc", "status": "pass"}], "co
 RUN: dict[str, Any] = {
     "__gpu_stack_planned": {
         "state": "drift",
-        "role_variables": {"nvidia_driver_persistence": False},
-        "component_variables": {"cudnn_version": "9"},
+        "role_variables": {"cudnn_version": "9"},
         "decided": {
             "gpu_stack_plan": {"ok": True, "gpus": ["a", "b"], "components": {}},
             "gpu_stack_diff": {"leftovers": {"set_aside": ["/etc/apt/sources.list.d/cuda.list"]}},

@@ -76,11 +76,9 @@ def values(plan: dict[str, Any], diff: dict[str, Any], repairs: dict[str, Any], 
         "gpu_stack_repairs": repairs,
         "gpu_stack_probe": {"architecture": "x86_64"},
         "gpu_stack_lock_files": LOCKS,
-        "gpu_stack_drift": {"packages": ["changed"]} if "__gpu_stack_packages" in variables else {},
         "gpu_stack_parts": list(rendering.managed()),
     }
     run = {
-        **role_inputs.of_components(),
         "__gpu_stack_planned": {"state": "drift", "decided": decided},
         "smoke_train_framework": "tensorflow",
     }

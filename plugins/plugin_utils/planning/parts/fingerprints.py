@@ -50,8 +50,8 @@ _PRINTING = ("plugins/plugin_utils/report/", "plugins/plugin_utils/base/escaping
 _TRANSACTION_TASKS = "playbooks/tasks/install_packages_apt.yml"
 _TRANSACTION_VARIABLES = "playbooks/group_vars/all/transaction.yml"
 _CALLS = ("install",)  # of the roles, in playbooks/tasks
+_COMPONENT_CALLS = ("install_components",)  # a loop over the roles of components that no task of `_CALLS` names
 # Those of every role that includes this one, in loops over such roles.
-_COMPONENT_CALLS = ("install_components",)  # of a role that is in a loop, too, and is a component's
 _ENVIRONMENT_ROLE, _ENVIRONMENT_CALLS = "framework_env", ("start_environments", "finish_environments")
 
 
@@ -139,8 +139,9 @@ def _calls(roles: Sequence[str], project: Path) -> list[Any]:
             yield from load_yaml(project / "playbooks/tasks" / f"{name}.yml")
 
     own = [task for task in tasks(_CALLS) if f'"gpuhost.stack.{roles[0]}"' in json.dumps(task)]
-    in_loops = _ENVIRONMENT_CALLS if _ENVIRONMENT_ROLE in roles else () if own else _COMPONENT_CALLS
-    return [*own, *tasks(in_loops)]
+    if _ENVIRONMENT_ROLE in roles:
+        return [*own, *tasks(_ENVIRONMENT_CALLS)]
+    return own or list(tasks(_COMPONENT_CALLS))
 
 
 def _hash(data: Any) -> str:

@@ -10,7 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift
 
 
 def with_components(managed: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the parts with those of the components that are not listed, and with whom `packages` and `plan` are for.
+    """Return the parts with those of components that are not listed, and what `packages` and `plan` are for.
 
     managed: as in playbooks/group_vars/all/managed.yml. A component that is not listed is a part of its role's name,
     with what its module says that it manages; tasks/install_components.yml runs these roles in a loop.

@@ -43,9 +43,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The output of the task that sets them, in a play with the playbooks' group_vars, after plan.yml."""
     folder = tmp_path_factory.mktemp("site")
     tasks = yaml.safe_load((PROJECT / "playbooks/tasks/provision.yml").read_text())
-    (setting,) = (
-        task for task in tasks if task["name"] == "Set the role variables that the plan or the inventory gives"
-    )
+    (setting,) = (task for task in tasks if task["name"] == "Set the role variables that the inventory sets")
     show = {
         "ansible.builtin.debug": {
             "msg": "{{ [cudnn_packages, nvidia_driver_kernel_headers, nccl_packages, cuda_toolkit_host_compilers] }}"

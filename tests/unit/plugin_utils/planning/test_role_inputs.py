@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 
 PLANNED = "gpu_stack_plan.components.cudnn"
@@ -31,7 +32,13 @@ def test_what_affects_the_transition_only_is_no_drift() -> None:
     assert set(role_inputs.transitions()) == {"cudnn_replaces", "cudnn_reinstall", "nccl_reinstall"}
 
 
-def test_variables_of_roles_that_are_not_planned_have_no_value() -> None:
-    found = role_inputs.names(["nccl", "env_paths"])
-    assert {"nccl_version", "nccl_packages", "nccl_reinstall"} <= found
-    assert not any(name.startswith("cudnn_") for name in found)
+def test_the_file_of_the_playbooks_is_what_follows_from_the_registry() -> None:
+    assert role_inputs.COMPONENTS.read_text() == role_inputs.text(), "run script/docs"
+
+
+def test_a_role_without_the_variables_that_the_transaction_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its packages would be planned, and in no transaction."""
+    known = role_inputs.roles()
+    monkeypatch.setattr(role_inputs, "roles", lambda: {**known, "nccl": {"nccl_reinstall": {}}})
+    with pytest.raises(ValueError, match=r"roles/nccl/.*: expected nccl_version and nccl_packages"):
+        role_inputs.text()

@@ -351,8 +351,8 @@ def test_what_each_fits_alone_and_not_together_is_a_problem(host, driver, found)
     """The driver runs CUDA 11, the host can have the CUDA 12 that TensorFlow loads: no plan leaves TensorFlow out."""
     request = {"driver": driver, "tensorflow": "2.18", "tensorflow_cuda_libraries": "system"}
     made = plan_untried("ubuntu-22.04", "A100", host=host, **request)
-    assert codes(made) == ["driver-too-old-for-cuda"]
-    assert re.fullmatch(
-        rf"CUDA 12\.\S+ needs driver 525\.60\.13 or newer; {re.escape(found)}", texts(made["problems"])[0]
-    )
+    assert codes(made) == ["driver-too-old-for-cuda", "tensorflow-cuda-mismatch"]
+    too_old, other = (problem["message"] for problem in made["problems"])
+    assert re.fullmatch(rf"CUDA 12\.\S+ needs driver 525\.60\.13 or newer; {re.escape(found)}", too_old)
+    assert re.match(r"TensorFlow 2\.18\.\S+ was built for CUDA 12\.5: .*CUDA 11\.", other), "why it is CUDA 12"
     assert plan_untried("ubuntu-22.04", "A100", host=host, **{**request, "tensorflow": "2.13"})["ok"]
