@@ -362,7 +362,11 @@ TESTED_BY = {
         [f"plugins/plugin_utils/components/{name}.py" for name in ("one_plan", "registry", "repository")],
         "plugin_utils/components/test_plans.py",
     ),
-    "plugins/plugin_utils/components/small_gpus.py": "plugin_utils/resolver/test_gpus.py",
+    "plugins/plugin_utils/components/common/small_gpus.py": "plugin_utils/resolver/test_gpus.py",
+    **{
+        f"plugins/plugin_utils/components/common/{name}.py": f"plugin_utils/components/test_{name}.py"
+        for name in ("frameworks", "gpu_support", "libraries")
+    },
     "plugins/plugin_utils/components/driver/held_driver.py": "plugin_utils/resolver/present/test_holds.py",
     "plugins/plugin_utils/components/driver/of_others.py": "plugin_utils/resolver/present/test_keeping.py",
     # Programs: tested by running the program that includes or starts them.

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import (
-    frameworks,
-    one_plan,
-    plans,
-    small_gpus,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import one_plan, plans
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks, small_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
     driver_sets,
     drivers,

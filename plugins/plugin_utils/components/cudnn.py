@@ -13,10 +13,10 @@ from typing import ClassVar
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, CudnnApt, CudnnVersion
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange, Removal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.gpu_support import covers, supported
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent, LibraryComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host

@@ -21,7 +21,8 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog

@@ -14,11 +14,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import triton_packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, PytorchBuild, PytorchRelease
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks, tensorflow
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, tensorflow
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cuda import minimum_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     PytorchComponent,
     TensorflowComponent,

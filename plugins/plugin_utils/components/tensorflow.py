@@ -17,11 +17,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     PublishedRun,
     TensorflowRelease,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, frameworks, small_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks, small_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cuda import minimum_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import TensorflowComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan, Remedy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.gpu_support import covers, supported
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 
 from tests.unit.frozen_catalog import frozen_catalog

@@ -8,13 +8,8 @@ import re
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import (
-    cuda,
-    cudnn,
-    libraries,
-    nccl,
-    tensorflow,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cuda, cudnn, nccl, tensorflow
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
