@@ -94,7 +94,5 @@ def _variables() -> Iterator[tuple[str, str, str]]:
             continue
         options = roles().get(part.role, {})
         if lacking := [f"{part.role}_{key}" for key in _REQUIRED if f"{part.role}_{key}" not in options]:
-            raise ValueError(
-                f"the role {part.role} has no {' and no '.join(lacking)}, expected in its argument_specs.yml"
-            )
+            raise ValueError(f"roles/{part.role}/meta/argument_specs.yml: expected {' and '.join(lacking)}")
         yield from ((part.name, part.role, key) for key in _OF_COMPONENT if f"{part.role}_{key}" in options)
