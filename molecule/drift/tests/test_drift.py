@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 
 from tests.damages import DAMAGES, Damage, missed, pairs, run_on
 
 pytestmark = pytest.mark.usefixtures("host")
 
-MANAGED: dict[str, dict[str, Any]] = yaml.safe_load(Path("playbooks/group_vars/all/managed.yml").read_text())[
-    "__gpu_stack_listed"
-]
+LISTED = yaml.safe_load(Path("playbooks/group_vars/all/managed.yml").read_text())["__gpu_stack_listed"]
+MANAGED: dict[str, dict[str, Any]] = with_components(LISTED)
 FILES = [name for name, entry in MANAGED.items() if entry.get("files")]
 ALL = os.environ.get("FAULTS") == "all"
 BY_DEFAULT = [row for row in DAMAGES if row.default and not row.environment]
