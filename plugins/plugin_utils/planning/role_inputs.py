@@ -1,8 +1,8 @@
 """What the plan gives to the variables of roles, as templates.
 
-playbooks/group_vars/all/role_inputs.yml has them for the roles whose variables are their own. A component that consists
-of packages and has no line there gets the same as every other one, as far as its role has such variables: script/docs
-writes these into components.yml beside it, since variables of playbooks are templates that Ansible renders when needed.
+playbooks/group_vars/all/role_inputs.yml has those of most roles. Package-only components, which have no line there, get
+the same inputs each: script/docs writes them into components.yml beside it, a line for each variable that the role has.
+They are variables of the playbooks and no facts, since a fact would outlive its plan and win over a play's variables.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
 _FOLDER = PROJECT / "playbooks" / "group_vars" / "all"
 _FILE, COMPONENTS = _FOLDER / "role_inputs.yml", _FOLDER / "components.yml"
 HEAD = """\
-# Written by script/docs, from the registry of components: what the plan gives to the roles of components that are
-# packages alone. As in role_inputs.yml, variables of an inventory win over these."""
+# Written by script/docs from the registry of components: what the plan gives to the roles of package-only components. As
+# in role_inputs.yml, variables of an inventory win over these."""
 _TRANSACTION = {  # options of apt_transaction
     "packages": "{{{{ gpu_stack_plan.components.{name}.packages | default([]) }}}}",
     "replaces": "{{{{ gpu_stack_diff.replaces.{name} }}}}",

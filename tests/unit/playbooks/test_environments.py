@@ -57,6 +57,24 @@ def test_environments_with_drift_are_applied_that_the_tags_leave_in() -> None:
     }
 
 
+def test_package_only_components_are_applied_by_the_same_tags_in_the_order_of_the_registry() -> None:
+    rows: dict[str, tuple[dict[str, Any], list[str]]] = {
+        "drift of both, and of a role with a task of its own": (
+            {"drift": ["nccl", "cuda_toolkit", "cudnn"]},
+            ["cudnn", "nccl"],
+        ),
+        "no drift": ({"drift": ["cuda_toolkit", "tensorflow_env"]}, []),
+        "--tags of one": ({"drift": ["cudnn", "nccl"], "run": ["nccl"]}, ["nccl"]),
+        "--tags of another role": ({"drift": ["cudnn", "nccl"], "run": ["env_paths"]}, []),
+        "--skip-tags of one": ({"drift": ["cudnn", "nccl"], "skip": ["cudnn"]}, ["nccl"]),
+    }
+    name = "__gpu_stack_components_to_apply"
+    found = rendering.rendered([{"variables": variables(**row), "names": [name]} for row, _expected in rows.values()])
+    assert {case: answer[name] for case, answer in zip(rows, found, strict=True)} == {
+        case: expected for case, (_row, expected) in rows.items()
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -1,4 +1,4 @@
-"""What the plan gives to the roles of components that are packages alone."""
+"""What the plan gives to the roles of package-only components."""
 
 from __future__ import annotations
 

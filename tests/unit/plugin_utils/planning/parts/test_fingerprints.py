@@ -210,7 +210,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         ),
         {"cuda_toolkit"},
     ),
-    "how components that are packages alone are run": (
+    "how package-only components are run": (
         edit("playbooks/tasks/install_components.yml", "  loop: ", "  when: true\n  loop: "),
         {"cudnn", "nccl"},
     ),
