@@ -18,8 +18,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
 _FOLDER = PROJECT / "playbooks" / "group_vars" / "all"
 _FILE, COMPONENTS = _FOLDER / "role_inputs.yml", _FOLDER / "components.yml"
 HEAD = """\
-# Written by script/docs from the registry of components: what the plan gives to the roles of package-only components. As
-# in role_inputs.yml, variables of an inventory win over these."""
+# Written by script/docs from the registry of components: what the plan gives to the roles of package-only components.
+# As in role_inputs.yml, variables of an inventory win over these."""
 _TRANSACTION = {  # options of apt_transaction
     "packages": "{{{{ gpu_stack_plan.components.{name}.packages | default([]) }}}}",
     "replaces": "{{{{ gpu_stack_diff.replaces.{name} }}}}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,31 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("value", ["of-the-file", "of-all", "of-gpu-hosts", "of-one"])
 def test_role_variables_of_the_inventory_win_wherever_it_sets_them(values: str, value: str) -> None:
     assert value in values
+
+
+def test_what_the_plan_gives_is_that_of_the_last_plan_and_may_be_read_by_the_inventory(tmp_path: Path) -> None:
+    """A component leaves the plan and comes back in another version, and a play names its own."""
+    tasks = yaml.safe_load((PROJECT / "playbooks/tasks/provision.yml").read_text())
+    (setting,) = (task for task in tasks if task["name"] == "Set the role variables that the inventory sets")
+    show = {"ansible.builtin.debug": {"msg": "nccl {{ nccl_version }} {{ nccl_packages }} {{ cudnn_packages }}"}}
+    plan = {"import_playbook": str(PROJECT / "playbooks/plan.yml")}
+    play = {"hosts": "gpu_hosts", "gather_facts": False}
+    site = [
+        *(plan, {**play, "tasks": [setting]}),
+        *({**plan, "vars": {"gpu_stack_nccl": "none"}}, {**play, "tasks": [setting]}),
+        *({**plan, "vars": {"gpu_stack_nccl": "2.27"}}, {**play, "tasks": [setting, show]}),
+        {**play, "vars": {"nccl_version": "2.1", "nccl_packages": ["of-the-play"]}, "tasks": [show]},
+    ]
+    (tmp_path / "site.yml").write_text(yaml.safe_dump(site))
+    (tmp_path / "group_vars").symlink_to(PROJECT / "playbooks/group_vars")
+    (tmp_path / "collections").symlink_to(PROJECT / "collections")
+    reading = {"cudnn_packages": ["libcudnn9-cuda-13={{ cudnn_version }}-9"], "gpu_stack_expect_gpus": 0}
+    path = inventory(tmp_path / "inventory", {}, gpu_hosts={"hosts": {"one": None}, "vars": reading})
+    words = ("site.yml", "-i", path, "-c", "local", *INTERPRETER)
+    answer = run_playbook(tmp_path, *words, GPUHOST_REPORTS=str(tmp_path / "reports"))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    shown = re.findall(r"nccl (\S+) (\[.*?\]) (\[.*?\])", answer.stdout)
+    assert [version for version, *_packages in shown] == ["2.27.7", "2.1"]
+    assert "libnccl2=2.27.7-1" in shown[0][1]
+    assert "of-the-play" in shown[1][1]
+    assert re.search(r"libcudnn9-cuda-13=9\.[\d.]+-9", shown[0][2])
