@@ -122,10 +122,6 @@ class Telemetry(PackagedPart[TelemetryComponent]):
     role = "telemetry"
     catalog_file = TelemetryFile
 
-    def origin(self, planned: TelemetryComponent) -> str:
-        """Return the archive."""
-        return "nvidia"
-
     def entries(self, catalog: Catalog) -> Mapping[str, Release]:
         """Return the releases by version."""
         return {release.version: release for release in TelemetryFile.of(catalog).releases}

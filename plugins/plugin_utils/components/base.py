@@ -33,6 +33,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     Component,
     Components,
     FrameworkComponent,
+    OfComponent,
     PackagedComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
@@ -46,7 +47,7 @@ PlannedPackages = TypeVar("PlannedPackages", bound=PackagedComponent)
 PlannedEnvironment = TypeVar("PlannedEnvironment", bound=FrameworkComponent)
 
 
-class Part(abc.ABC, Generic[Planned]):
+class Part(OfComponent, abc.ABC, Generic[Planned]):
     """A component on a host.
 
     record: the type of what is planned, which has the name and the label; role: what installs it. catalog_file: the
@@ -56,7 +57,6 @@ class Part(abc.ABC, Generic[Planned]):
     in_summary: whether the summary of a run has a column for it.
     """
 
-    record: ClassVar[type[Component]]
     role: ClassVar[str]
     catalog_file: ClassVar[type[ComponentFile] | None] = None
     role_fields: ClassVar[tuple[str, ...]] = ()
@@ -64,16 +64,6 @@ class Part(abc.ABC, Generic[Planned]):
     findings: ClassVar[tuple[FindingSpec, ...]] = ()
     in_kernel: ClassVar[bool] = False
     in_summary: ClassVar[bool] = True
-
-    @property
-    def name(self) -> str:
-        """The name in requests, plans and evidence."""
-        return self.record.name
-
-    @property
-    def label(self) -> str:
-        """The name in messages."""
-        return self.record.label
 
     def planned(self, components: Components) -> Planned | None:
         """Return the component of a plan; None where it is left out."""
@@ -136,6 +126,10 @@ class PackagedPart(Part[PlannedPackages]):
 
     side_by_side: ClassVar[bool] = False
     managed: ClassVar[Mapping[str, Any]] = {}
+
+    def origin(self, planned: PlannedPackages) -> str:
+        """Return the archive: NVIDIA's repository, where a plan names no other."""
+        return "nvidia"
 
     def directory(self, planned: PlannedPackages) -> str:
         """Return the directory that most of the component is in."""

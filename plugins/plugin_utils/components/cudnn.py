@@ -260,10 +260,6 @@ class Cudnn(PackagedPart[CudnnComponent]):
         removed = tuple(sorted(name for name in native(probe) if re.fullmatch(pattern, name)))
         return Removal("replaces the build for another CUDA major", removed, (pattern,)) if removed else Removal()
 
-    def origin(self, planned: CudnnComponent) -> str:
-        """Return the archive."""
-        return "nvidia"
-
     def entries(self, catalog: Catalog) -> Mapping[str, CudnnVersion]:
         """Return the versions."""
         return {version.version: version for version in catalog.cudnn.versions}

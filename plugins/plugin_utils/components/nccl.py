@@ -207,10 +207,6 @@ class Nccl(PackagedPart[NcclComponent]):
     role = "nccl"
     in_summary = False
 
-    def origin(self, planned: NcclComponent) -> str:
-        """Return the archive."""
-        return "nvidia"
-
     def entries(self, catalog: Catalog) -> Mapping[str, NcclBuild]:
         """Return the builds by version and CUDA release."""
         return {f"{build.version}+cuda{build.cuda}": build for build in catalog.nccl.builds}

@@ -39,6 +39,22 @@ class Component:
         return tuple(name for field in self.follows_host for name in getattr(self, field))
 
 
+class OfComponent:
+    """What belongs to a component and has its name and label from the record of what is planned."""
+
+    record: type[Component]
+
+    @property
+    def name(self) -> str:
+        """The name in requests, facts, plans and evidence."""
+        return self.record.name
+
+    @property
+    def label(self) -> str:
+        """The name in messages."""
+        return self.record.label
+
+
 class PackagedComponent(Component):
     """A component that consists of packages."""
 

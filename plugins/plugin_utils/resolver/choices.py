@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Component, FrameworkComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    Component,
+    FrameworkComponent,
+    OfComponent,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
@@ -240,7 +244,7 @@ class OfGpus:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(OfComponent):
     """What the resolver knows about a component: what can be planned, and by subject what else it is asked for.
 
     record: of what is planned, which has the name and the label.
@@ -285,16 +289,6 @@ class Choice:
     def has_source(self) -> bool:
         """Whether the request says where its packages come from."""
         return f"{self.name}_source" in self.options
-
-    @property
-    def name(self) -> str:
-        """The name in requests and facts."""
-        return self.record.name
-
-    @property
-    def label(self) -> str:
-        """The name in messages."""
-        return self.record.label
 
     @property
     def is_framework(self) -> bool:

@@ -32,10 +32,6 @@ def test_what_affects_the_transition_only_is_no_drift() -> None:
     assert set(role_inputs.transitions()) == {"cudnn_replaces", "cudnn_reinstall", "nccl_reinstall"}
 
 
-def test_the_file_of_the_playbooks_is_what_follows_from_the_registry() -> None:
-    assert role_inputs.COMPONENTS.read_text() == role_inputs.text(), "run script/docs"
-
-
 def test_a_role_without_the_variables_that_the_transaction_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its packages would be planned, and in no transaction."""
     known = role_inputs.roles()
