@@ -57,7 +57,7 @@ print(json.dumps({
     "problems": [problem.message for problem in decided.preflight.problems],
 }))
 """
-MODULE = "ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_cli"
+MODULE = "ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command"
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
@@ -169,7 +168,3 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
     text = json.dumps(plan.to_json(), indent=2) if arguments.json else plan_table(plan, colour=out.isatty())
     print(text, file=out)
     return 0 if plan.ok else 1
-
-
-if __name__ == "__main__":
-    command_line.run(main)

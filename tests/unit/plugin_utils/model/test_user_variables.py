@@ -141,7 +141,7 @@ def test_a_declaration_is_enough_for_the_table_of_variables(clone: Path) -> None
 
 
 def test_script_plan_says_that_a_variable_of_runs_changes_no_plan(clone: Path) -> None:
-    module = "ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_cli"
+    module = "ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command"
     command = [
         sys.executable,
         "-m",
