@@ -196,7 +196,7 @@ def molecule(step: Step, scenario: str = "", folder: Path = PROJECT, **variables
 
 
 def component(step: Step) -> None:
-    """Run the scenario of a made-up component in a copy of the project that has it.
+    """Run the scenario of a made-up component in a copy of the project that has it in place of PyTorch.
 
     The lab's repository, which all checkouts share, has its package until another lab is started.
     """
@@ -204,6 +204,7 @@ def component(step: Step) -> None:
     shutil.rmtree(copy, ignore_errors=True)
     made_up_component.copy_of_the_project(copy)
     made_up_component.add_to(copy)
+    made_up_component.without_pytorch(copy)
     made_up_component.add_to_repository(copy)
     (copy / ".venv").symlink_to(PROJECT / ".venv")
     (copy / "molecule/component/.lab").symlink_to("../../.lab")  # hidden files are not copied

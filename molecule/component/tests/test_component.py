@@ -76,6 +76,14 @@ def test_a_rollback_restores_the_version_before(root, playbook):
     assert "gpu-telemetry" in root.run_expect([0], "apt-mark showhold").stdout.split()
 
 
+def test_tensorflow_is_installed_and_trained_without_pytorch_s_module(root, playbook, reports):
+    playbook("gpu_host", "-e", "gpu_stack_tensorflow=auto")
+    verified = json.loads(root.file("/var/lib/gpuhost/verified.json").content_string)
+    assert "pytorch" not in verified["plan"]["components"]
+    trained = json.loads((reports / "newest/component-hopper/smoke_train.json").read_text())
+    assert (trained["ok"], trained["framework"]) == (True, "tensorflow")
+
+
 def test_a_teardown_removes_it(root, playbook):
     playbook("teardown")
     assert "gpu-telemetry" not in packages(root)
