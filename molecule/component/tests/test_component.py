@@ -81,7 +81,7 @@ def test_tensorflow_is_installed_and_trained_without_pytorch_s_module(root, play
     verified = json.loads(root.file("/var/lib/gpuhost/verified.json").content_string)
     assert "pytorch" not in verified["plan"]["components"]
     trained = json.loads((reports / "newest/component-hopper/smoke_train.json").read_text())
-    assert (trained["ok"], trained["framework"]) == (True, "tensorflow")
+    assert (trained["status"], trained["framework"]) == ("pass", "tensorflow")
 
 
 def test_a_teardown_removes_it(root, playbook):
