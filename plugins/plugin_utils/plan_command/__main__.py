@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import gc
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
+gc.disable()
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line  # noqa: E402
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli  # noqa: E402
 
 if __name__ == "__main__":
-    gc.disable()
-    from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli
-
     command_line.run(plan_cli.main)
