@@ -1,10 +1,10 @@
 """Start or remove the lab that an inventory describes: script/lab up|down INVENTORY.
 
 Every host of the inventory becomes a container, or a virtual machine if its variable `lab_machine` is `vm`, under
-Secure Boot with `lab_secure_boot: true`. Its variables `lab_gpus` (a list of product names) and `lab_image` (auto,
-debian-12, ubuntu-24.04, ...) are read as well; the environment variable GPUHOST_LAB_IMAGE takes the place of every
-`lab_image`. A container with `lab_behind: HOST` is in a network without a way out, in which HOST, which comes before
-it, is as well.
+Secure Boot with `lab_secure_boot: true`. Its variables `lab_gpus` (a list of product names), `lab_nvswitches` (of PCI
+ids) and `lab_image` (auto, debian-12, ubuntu-24.04, ...) are read as well; the environment variable GPUHOST_LAB_IMAGE
+takes the place of every `lab_image`. A container with `lab_behind: HOST` is in a network without a way out, in which
+HOST, which comes before it, is as well.
 """
 
 import json
@@ -46,7 +46,10 @@ def bring_up(inventory: Path, lab: containers.Lab) -> None:
     """Start the hosts of the lab that do not run yet, and write its ssh_config."""
     hosts = read_inventory(inventory)
     lab.prepare_state()
-    gpus = {name: pci.find_products(variables.get("lab_gpus", [])) for name, variables in hosts.items()}
+    gpus = {
+        name: pci.find_products(found.get("lab_gpus", [])) + pci.find_switches(found.get("lab_nvswitches", []))
+        for name, found in hosts.items()
+    }
     made = {choice: images.ensure(choice) for choice in {v["lab_image"] for v in hosts.values()}}
     slugs = sorted({image.repository_slug for image in made.values()})
     machines = [name for name, variables in hosts.items() if variables.get("lab_machine") == "vm"]

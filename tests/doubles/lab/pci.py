@@ -20,22 +20,34 @@ BUS_STEP = 0x21
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU board: its product name and its PCI ids from the catalog."""
+    """A GPU board, with its product name and its PCI ids from the catalog, or an NVSwitch."""
 
     name: str
     vendor: int
     device: int
-    display: bool
+    display: bool = False
+    switch: bool = False
 
     @property
     def pci_class(self) -> int:
-        """0x030000 is a VGA controller, 0x030200 a 3D controller without display, as data-centre boards are."""
+        """0x030000 is a VGA controller, 0x030200 a 3D controller without display, as data-centre boards are.
+
+        NVSwitches are 0x068000, other bridges (gpud's captured `lspci -nn` of HGX A100 and H100).
+        """
+        if self.switch:
+            return 0x068000
         return 0x030000 if self.display else 0x030200
 
 
 def find_products(names: Iterable[str]) -> list[Device]:
     """Return the devices of product names such as "NVIDIA H200". Raises SystemExit with similar names."""
     return [_find(name) for name in names]
+
+
+def find_switches(ids: Iterable[str]) -> list[Device]:
+    """Return NVSwitches by their PCI ids, such as "10de:22a3"."""
+    pairs = ([int(number, 16) for number in text.split(":")] for text in ids)
+    return [Device(f"NVSwitch {vendor:04x}:{device:04x}", vendor, device, switch=True) for vendor, device in pairs]
 
 
 def _find(name: str) -> Device:

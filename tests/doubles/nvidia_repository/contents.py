@@ -35,6 +35,7 @@ KNOWN = {
     "product_table",
 }
 LAST_BRANCH_IN_NAMES = 580
+LAST_BRANCH_OF_FABRIC = 575  # in the names of Fabric Manager and what belongs to it
 FIRST_PINNED_BRANCH = 580
 DEPENDENCIES = {"Pre-Depends", "Depends", "Recommends", "Provides"}
 RELATION = re.compile(r"(\((?:<<|<=|=|>=|>>) )([^)]+)")
@@ -119,7 +120,8 @@ def driver_packages(target: Slug) -> Iterator[Package]:
         values = {**driver, "revision": revision, "full": f"{driver['driver']}-{revision}"}
         era = "up_to_580" if int(driver["branch"]) <= LAST_BRANCH_IN_NAMES else "from_590"
         pinning = data["pinning"] if int(driver["branch"]) >= FIRST_PINNED_BRANCH else []
-        for spec in [*pinning, *data[family]["all_branches"], *data[family][era]]:
+        fabric = data["fabric"]["up_to_575" if int(driver["branch"]) <= LAST_BRANCH_OF_FABRIC else "from_580"]
+        for spec in [*pinning, *data[family]["all_branches"], *data[family][era], *fabric]:
             yield _package({"version": "@full@", **spec}, values)
 
 

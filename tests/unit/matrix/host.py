@@ -173,6 +173,7 @@ class Host:
         for address in ADDRESSES:
             self.add_device(address, H100, "0x030200", "nvidia")
         self.add_device(SWITCH, "22a3", "0x068000", "nvidia-nvswitch")
+        self.write("run/gpuhost-simulated-fabric", f"{DRIVER}\n")
         self.write("usr/share/gpuhost-simulated/nvidia-smi.json", product_table(DRIVER, "13.2"))
         self.write(
             "proc/driver/nvidia/version",

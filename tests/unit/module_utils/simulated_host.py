@@ -37,6 +37,7 @@ class SimulatedHost:
             self.add_device(f"0000:{5 + number:02x}:00.0", device, "0x030200", "nvidia" if loaded else None)
         for number in range(switches):
             self.add_device(f"0000:{0xC0 + number:02x}:00.0", NVSWITCH, "0x068000", "nvidia-nvswitch")
+            self.write("run/gpuhost-simulated-fabric", f"{driver}\n")
         if loaded:
             text = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build\n"
             self.write("proc/driver/nvidia/version", text)
