@@ -356,6 +356,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
     "component": [("component", component)],
+    "hgx": [("hgx", molecule)],
     "cut_lines": [("cut_lines", molecule)],
     "fallback": [("fallback", molecule)],
     "locks": [("locks", locks)],

@@ -127,6 +127,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
         toolchain=attempt("toolchain", lambda: system.toolchain(root, run)),
         gpus=gpus,
         nvswitches=switches,
+        switch_managers=attempt("NVLink 5 switches", lambda: pci.switch_managers(root)) or (),
         pcie=attempt("PCIe links", lambda: pcie.read(root, [gpu.pci_address for gpu in gpus])),
         display=attempt("display", lambda: display.read(root)),
         driver=driver,

@@ -189,6 +189,12 @@ probe:
       description: Each NVSwitch with C(pci_address) and C(pci_id).
       type: list
       elements: dict
+    switch_managers:
+      description:
+        - Each function of a ConnectX that manages NVSwitches of NVLink 5, which are not on the PCI bus, with
+          C(pci_address) and C(pci_id).
+      type: list
+      elements: dict
     pcie:
       description: C(gpus) by address, C(acs) controls that are on by bridge, C(kernel_options) about IOMMU and PCI.
       type: dict

@@ -7,7 +7,6 @@ package.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +29,7 @@ def add_to(project: Path) -> None:
     shutil.copy(HERE / "telemetry.yml", project / "catalog")
     shutil.copytree(HERE / "role", project / "roles/telemetry")
     registry = project / COMPONENTS / "registry.py"
-    text = re.sub(r"(components import .*pytorch), tensorflow\n", r"\1, telemetry, tensorflow\n", registry.read_text())
+    text = registry.read_text().replace("    pytorch,\n", "    pytorch,\n    telemetry,\n", 1)
     line = "    (pytorch.CHOICE, pytorch.Pytorch()),\n"
     registry.write_text(text.replace(line, f"{line}    (telemetry.CHOICE, telemetry.Telemetry()),\n"))
     _write_what_follows(project)
@@ -59,6 +58,6 @@ def without_pytorch(project: Path) -> None:
     (project / COMPONENTS / "pytorch.py").unlink()
     registry = project / COMPONENTS / "registry.py"
     text = registry.read_text()
-    for part in (" pytorch,", "    (pytorch.CHOICE, pytorch.Pytorch()),\n", '    ("pytorch",),\n'):
+    for part in ("    pytorch,\n", "    (pytorch.CHOICE, pytorch.Pytorch()),\n", '    ("pytorch",),\n'):
         text = text.replace(part, "")
     registry.write_text(text)

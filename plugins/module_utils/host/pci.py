@@ -7,19 +7,23 @@ from __future__ import annotations
 import os
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch, SwitchManager
 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "10de"
 DISPLAY_CLASS = "03"  # 0300 VGA, 0302 3D controller (data-centre cards); 0403 is a card's audio function
 BRIDGE_CLASS = "0680"  # NVSwitches, but also nForce network chips: the device id decides
-# DGX-2 (V100); A100 and H100 generations as NVIDIA's open kernel modules list them (LR10, LS10).
 # Offsets in the configuration space (PCI Local Bus Specification 3.0, 6.1 and 6.7).
 STATUS, HAS_CAPABILITIES, FIRST_CAPABILITY = 0x06, 0x10, 0x34
 VENDOR_SPECIFIC = 0x09
 # How NVIDIA's hypervisor marks a vGPU: the signature in the vendor-specific capability, then records, of which number 0
 # has the driver version (10 bytes) and branch of the hypervisor (gpu-feature-discovery, internal/vgpu/vgpu.go).
 VGPU_SIGNATURE, VGPU_RECORDS, VGPU_VERSION = b"VF", 5, 10
+# With NVLink 5 (HGX B200, B300) the switches are behind functions of a ConnectX that says so in its vital product data
+# (`SMDL=SW_MNG`); its PCI id is that of network cards (NVIDIA/gpu-driver-container, _assert_nvlink5_system).
+MELLANOX = "15b3"
+MANAGES_SWITCHES = b"SW_MNG"
+# DGX-2 (V100); A100 and H100 generations as NVIDIA's open kernel modules list them (LR10, LS10).
 NVSWITCH_IDS = {"1ac2", "1ae8"} | {"%x" % n for n in range(0x1AF0, 0x1B00)} | {"%x" % n for n in range(0x22A0, 0x22A8)}
 
 
@@ -101,3 +105,28 @@ def read(root: str) -> tuple[tuple[Gpu, ...], tuple[NvSwitch, ...]]:
         elif pci_class == BRIDGE_CLASS and device in NVSWITCH_IDS:
             switches.append(NvSwitch(pci_id, address))
     return tuple(gpus), tuple(switches)
+
+
+def _vital_product_data(root: str, device: str) -> bytes:
+    try:
+        return files.read_bytes(root, "%s/%s/vpd" % (DEVICES, device)) or b""
+    except OSError:  # many cards answer with an I/O error, and only root may ask
+        return b""
+
+
+def switch_managers(root: str) -> tuple[SwitchManager, ...]:
+    """Return the functions that manage switches of NVLink 5, in the order of their PCI addresses.
+
+    A card whose vital product data cannot be read manages none. A host without NVIDIA's devices is not asked, since
+    reading it takes up to a second for each card.
+    """
+    addresses = files.names(root, DEVICES)
+    if not any(is_nvidia(root, address) for address in addresses):
+        return ()
+    found = []
+    for address in addresses:
+        if _hex(root, address, "vendor") != MELLANOX or _is_virtual_function(root, address):
+            continue
+        if MANAGES_SWITCHES in _vital_product_data(root, address):
+            found.append(SwitchManager("%s:%s" % (MELLANOX, _hex(root, address, "device")), address))
+    return tuple(found)

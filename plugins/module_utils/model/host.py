@@ -134,6 +134,14 @@ class NvSwitch:
 
 
 @dataclasses.dataclass(frozen=True)
+class SwitchManager:
+    """A function of a network card by which the NVSwitches of NVLink 5, which are not on the PCI bus, are managed."""
+
+    pci_id: str
+    pci_address: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Display:
     """The signs that this host has a local user with a display.
 

@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import (
     Pcie,
     Python,
     SigningKey,
+    SwitchManager,
     Toolchain,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import (
@@ -70,6 +71,7 @@ class Probe:
     python: Python | None = None
     toolchain: Toolchain | None = None
     nvswitches: tuple[NvSwitch, ...] = ()
+    switch_managers: tuple[SwitchManager, ...] = ()
     pcie: Pcie | None = None
     display: Display | None = None
     driver: Driver = dataclasses.field(default_factory=Driver)

@@ -72,7 +72,7 @@ def component(
         raise ValueError(f"expected one of {', '.join(packaged)}, found {name!r}")
     if not version:
         return {}
-    host = Host(distribution(facts), architecture(facts), kernel=str(facts.get("kernel") or ""))
+    host = Host(distribution(facts), architecture(facts), kernel=str(facts.get("kernel") or ""), unread=True)
     return _component(host, name, str(version), kernel_modules, str(cuda), profile)
 
 

@@ -701,15 +701,6 @@ class RepositoryFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class FabricManagerName:
-    """Fabric Manager's package in an archive (`nvidia`, or a distribution) for driver branches up to `last`."""
-
-    archive: str
-    last: str | None
-    package: str
-
-
-@dataclasses.dataclass(frozen=True)
 class PackagesFile:
     """packages.yml: package names of no single release; its comments mark globs and regular expressions."""
 
@@ -718,7 +709,6 @@ class PackagesFile:
     offered: tuple[str, ...]
     distro_cuda: str
     fabric_manager: tuple[str, ...]
-    fabric_manager_names: tuple[FabricManagerName, ...]
     vgpu_manager: tuple[str, ...]
     proxmox: tuple[str, ...]
     proxmox_kernels: dict[str, str]

@@ -54,7 +54,8 @@ class Part(OfComponent, abc.ABC, Generic[Planned]):
     type of its file in the catalog, where no other component reads that. role_fields: fields of the record that are
     variables of the role, too, so that users must not set those to another value. build_variables: the role's variables
     with packages to compile with. findings: those of `check`. in_kernel: whether it is loaded as a kernel module.
-    in_summary: whether the summary of a run has a column for it.
+    in_summary: whether the summary of a run has a column for it. is_common: whether most hosts need it; a report leaves
+    out what a host neither has nor needs of the others.
     """
 
     role: ClassVar[str]
@@ -64,6 +65,7 @@ class Part(OfComponent, abc.ABC, Generic[Planned]):
     findings: ClassVar[tuple[FindingSpec, ...]] = ()
     in_kernel: ClassVar[bool] = False
     in_summary: ClassVar[bool] = True
+    is_common: ClassVar[bool] = True
 
     def planned(self, components: Components) -> Planned | None:
         """Return the component of a plan; None where it is left out."""

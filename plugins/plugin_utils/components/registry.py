@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cuda, cudnn, nccl, pytorch, tensorflow
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import (
+    cuda,
+    cudnn,
+    fabric,
+    nccl,
+    pytorch,
+    tensorflow,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart, PackagedPart, Part
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.part import Driver
@@ -17,6 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
 
 COMPONENTS: tuple[tuple[Choice, Part[Any]], ...] = (
     (driver.CHOICE, Driver()),
+    (fabric.CHOICE, fabric.Fabric()),
     (cuda.CHOICE, cuda.Cuda()),
     (tensorflow.CHOICE, tensorflow.Tensorflow()),
     (cudnn.CHOICE, cudnn.Cudnn()),
@@ -29,7 +37,7 @@ PUBLISHED = {choice.name: choice.published for choice in CHOICES}
 # What stands first gets its best version first; what stands in one row is decided together. What is in no row follows.
 PREFERENCE = (
     ("tensorflow",),
-    ("driver", "cuda"),
+    ("driver", "fabric", "cuda"),
     ("pytorch",),
     ("cudnn",),
     ("nccl",),

@@ -15,11 +15,13 @@ class Component:
 
     name: of the component that has such a record, as in requests and in the plan's JSON; label: in messages.
     follows_host: its fields with packages that it compiles with on the host, which follow the host and not the request.
+    recorded_as_absent: fingerprints on record count it where it is not planned, as do those of the first components.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
     follows_host: ClassVar[tuple[str, ...]] = ()
+    recorded_as_absent: ClassVar[bool] = False
     version: str
 
     @classmethod
@@ -89,6 +91,7 @@ class DriverComponent(PackagedComponent):
 
     name: ClassVar[str] = "driver"
     label: ClassVar[str] = "NVIDIA driver"
+    recorded_as_absent: ClassVar[bool] = True
     follows_host: ClassVar[tuple[str, ...]] = ("kernel_headers", "kernel_compilers", "kernel_tools")
     version: str
     branch: str
@@ -117,6 +120,7 @@ class CudaComponent(PackagedComponent):
 
     name: ClassVar[str] = "cuda"
     label: ClassVar[str] = "CUDA toolkit"
+    recorded_as_absent: ClassVar[bool] = True
     version: str
     release: str
     source: str
@@ -135,6 +139,7 @@ class CudaComponent(PackagedComponent):
 class LibraryComponent(PackagedComponent):
     """A library to install, which consists of packages and has no other facts."""
 
+    recorded_as_absent: ClassVar[bool] = True
     version: str
     packages: tuple[Package, ...]
 
@@ -145,6 +150,7 @@ class TensorflowComponent(FrameworkComponent):
 
     name: ClassVar[str] = TENSORFLOW.name
     label: ClassVar[str] = TENSORFLOW.label
+    recorded_as_absent: ClassVar[bool] = True
     version: str
     python: str
     cuda_libraries: str
@@ -163,6 +169,7 @@ class PytorchComponent(FrameworkComponent):
 
     name: ClassVar[str] = PYTORCH.name
     label: ClassVar[str] = PYTORCH.label
+    recorded_as_absent: ClassVar[bool] = True
     follows_host: ClassVar[tuple[str, ...]] = ("compiler_packages", "header_packages")
     version: str
     python: str

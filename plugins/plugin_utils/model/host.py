@@ -65,7 +65,9 @@ class Host:
     packages: the installed packages that the probe reports, `name=version`. foreign_holds: those that somebody else
     holds, likewise, and bare names of packages that are not installed and must not be. installed_driver: by its
     libraries, None where these are not known. What of it stays: present says what may, staying is a driver of others
-    that does, and keeping are the components whose request keeps what is there.
+    that does, and keeping are the components whose request keeps what is there. nvswitches: the PCI ids of the
+    NVSwitches on the bus; switch_managers: how many functions manage NVLink 5 switches, which are not on it. unread:
+    nothing tells what the host consists of, as for a role that is used alone.
     """
 
     distribution: str
@@ -98,6 +100,9 @@ class Host:
     own_pythons: tuple[str, ...] = ()
     cpu: str = ""
     cpu_flags: frozenset[str] | None = None
+    nvswitches: tuple[str, ...] = ()
+    switch_managers: int = 0
+    unread: bool = False
 
     @property
     def kernel_releases(self) -> tuple[str, ...]:
@@ -150,6 +155,8 @@ def host_from_probe(probe: Probe) -> Host:
         foreign_holds=tuple(Package(name, version or None) for name, version in probe.foreign_holds.items()),
         installed_driver=probe.driver.installed,
         present=_present(probe),
+        nvswitches=tuple(switch.pci_id for switch in probe.nvswitches),
+        switch_managers=len(probe.switch_managers),
     )
 
 

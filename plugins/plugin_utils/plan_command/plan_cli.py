@@ -30,7 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_op
     HOST_OPTIONS,
     parser,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_gpus import find_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_gpus import find_gpus, find_switches
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_table import plan_table
 
@@ -123,6 +123,7 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
             gpus += find_gpus(catalog, text)
         except PlanInputError as error:
             mistakes.append(str(error))
+    switches = find_switches(catalog, arguments.pci, mistakes)
     for name, like in (("python", "3.12"), ("kernel", "6.8.0-90-generic"), ("next_kernel", "6.8.0-90-generic")):
         value = getattr(arguments, name)
         if value is not None and not re.fullmatch(r"\d+\.\d+[\w.+~-]*", value, re.ASCII):
@@ -137,6 +138,8 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
         distribution=arguments.distro or "",
         architecture=arguments.arch or ARCHITECTURE,
         gpus=tuple(gpus),
+        nvswitches=switches.nvswitches,
+        switch_managers=switches.managers,
         pythons=(python,) if python else (),
         default_python=python,
         kernel=arguments.kernel,

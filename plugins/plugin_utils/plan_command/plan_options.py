@@ -9,6 +9,7 @@ HOST_OPTIONS = (
     "distro",
     "arch",
     "gpu",
+    "pci",
     "python",
     "kernel",
     "next_kernel",
@@ -34,6 +35,14 @@ def parser() -> command_line.Parser:
         default=[],
         metavar="GPU",
         help="a product name, a PCI id (10de:2330) or cc:X.Y; 8xH100 for eight; repeats",
+    )
+    result.add_argument(
+        "--pci",
+        action="append",
+        default=[],
+        metavar="VENDOR:DEVICE",
+        help="another function on the PCI bus, such as an NVSwitch: 10de:22a3, 4x10de:22a3 for four; 15b3:1021=SW_MNG "
+        "for one that manages NVLink 5 switches (HGX B200); others change no plan; repeats",
     )
     result.add_argument(
         "--request",

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Product
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import HostGpu
@@ -20,6 +21,9 @@ MOST_GPUS = 999  # of a kind
 _MOST = 8  # products that a message lists
 _NVIDIA = "10de"
 _PCI_ID = re.compile(r"(?:0x)?([0-9a-f]{4}):(?:0x)?([0-9a-f]{4})")
+_FUNCTION = re.compile(
+    r"(?:(?P<number>\d{1,4})\s*x\s*)?(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})(?:=(?P<data>[a-z_]+))?", re.ASCII
+)
 _COUNTED = re.compile(r"(-?\d+)\s*[xX*\u00d7]\s*(\S.*)", re.ASCII)
 # Other ways to say how many: `8 H100`, `H100 x8`, `H100 (8)`.
 _COUNTED_OTHERWISE = (
@@ -37,6 +41,36 @@ _OF_OTHERS = {
     "Amazon": re.compile(r"\b(trainium\d?|inferentia\d?)\b", re.IGNORECASE),
     "Apple": re.compile(r"\b(apple|m\d (pro|max|ultra))\b", re.IGNORECASE),
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Switches:
+    """The PCI ids of a board's NVSwitches, and how many functions manage those of NVLink 5."""
+
+    nvswitches: tuple[str, ...] = ()
+    managers: int = 0
+
+
+def find_switches(catalog: Catalog, texts: Sequence[str], mistakes: list[str]) -> Switches:
+    """Return the switches among described PCI functions; adds what is wrong with these to the mistakes."""
+    nvswitches: list[str] = []
+    managers = 0
+    for text in texts:
+        match = _FUNCTION.fullmatch(text.strip().lower())
+        number = int(match["number"] or 1) if match else 0
+        if match is None or not 1 <= number <= MOST_GPUS:
+            mistakes.append(
+                f"--pci {text!r}: expected VENDOR:DEVICE as lspci -n prints it, such as 10de:22a3, or 4x10de:22a3 for "
+                f"four (at most {MOST_GPUS})"
+            )
+        elif match["vendor"] == _NVIDIA and match["device"] in catalog.products:
+            name = catalog.products[match["device"]].name
+            mistakes.append(f"--pci {text!r}: this is a GPU, {name}; use --gpu {match['vendor']}:{match['device']}")
+        elif match["vendor"] == pci.NVIDIA and match["device"] in pci.NVSWITCH_IDS:
+            nvswitches += [f"{match['vendor']}:{match['device']}"] * number
+        elif match["vendor"] == pci.MELLANOX and match["data"] == pci.MANAGES_SWITCHES.decode().lower():
+            managers += number
+    return Switches(tuple(nvswitches), managers)
 
 
 def find_gpus(catalog: Catalog, text: str) -> tuple[HostGpu, ...]:

@@ -57,6 +57,9 @@ def _rows(plan: Plan, changes: Mapping[str, Sequence[str]] | None, with_actions:
     rows: list[tuple[str, ...]] = [("COMPONENT", *versions, "FROM", "WHY")]
     for part in PARTS:
         component, reason = part.planned(plan.components), reasons.get(part.name)
+        there = (changes or {}).get(part.name, ("-",))[0]
+        if not part.is_common and component is None and reason is None and there == "-":
+            continue
         version = component.full_version if component else "-"
         # Where an archive decides the version, only the branch is planned, and the reason has what is known of it.
         cells: Sequence[str] = (reason.choice if reason and reason.choice.startswith(f"{version}.") else version,)

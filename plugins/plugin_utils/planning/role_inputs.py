@@ -30,6 +30,7 @@ _OF_COMPONENT = {
     **_TRANSACTION,
     "reinstall": "{{{{ __gpu_stack_reinstall }}}}",
 }
+_OF_FIELD = "{{{{ gpu_stack_plan.components.{name}.{key} }}}}"
 _REQUIRED = ("version", "packages")
 _TRANSITIONS = ("replaces", "may_remove", "reinstall")  # which affect the transition only
 ROLES = "__gpu_stack_component_roles"  # of transaction.yml
@@ -66,8 +67,8 @@ def text() -> str:
     """Return the text of components.yml; raises ValueError for a role that lacks a variable that it needs."""
     lines = [HEAD]
     of_roles: dict[str, list[str]] = {}
-    for name, role, key in _variables():
-        lines.append(f'{role}_{key}: "{_OF_COMPONENT[key].format(name=name)}"')
+    for name, role, key, template in _variables():
+        lines.append(f'{role}_{key}: "{template.format(name=name, key=key)}"')
         if key in _TRANSACTION:
             of_roles.setdefault(role, []).append(f'    {key}: "{{{{ {role}_{key} }}}}"')
     lines.append("# What these roles install in the one transaction: transaction.yml reads it.")
@@ -79,20 +80,23 @@ def text() -> str:
 
 def transitions() -> list[str]:
     """Return the variables of these components of which a change is no drift."""
-    return [f"{role}_{key}" for _name, role, key in _variables() if key in _TRANSITIONS]
+    return [f"{role}_{key}" for _name, role, key, _template in _variables() if key in _TRANSITIONS]
 
 
 def packages() -> list[str]:
     """Return the variables of these components with their packages."""
-    return [f"{role}_{key}" for _name, role, key in _variables() if key == "packages"]
+    return [f"{role}_{key}" for _name, role, key, _template in _variables() if key == "packages"]
 
 
-def _variables() -> Iterator[tuple[str, str, str]]:
-    """Yield component, role, and the name of the variable without the role's."""
+def _variables() -> Iterator[tuple[str, str, str, str]]:
+    """Yield component, role, the name of the variable without the role's, and its template."""
     for part in PACKAGED:
         if f"{part.role}_packages" in of_file():
             continue
         options = roles().get(part.role, {})
+        fields = dict.fromkeys(part.role_fields, _OF_FIELD)
         if lacking := [f"{part.role}_{key}" for key in _REQUIRED if f"{part.role}_{key}" not in options]:
             raise ValueError(f"roles/{part.role}/meta/argument_specs.yml: expected {' and '.join(lacking)}")
-        yield from ((part.name, part.role, key) for key in _OF_COMPONENT if f"{part.role}_{key}" in options)
+        for key, template in {**_OF_COMPONENT, **fields}.items():
+            if f"{part.role}_{key}" in options:
+                yield part.name, part.role, key, template

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -250,7 +250,7 @@ def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -
         evidence={name: "present" if _has(evidence, name) else NOT_RUN for name in EVIDENCE},
         simulated=_simulated(evidence),
         gpus=_gpus(evidence),
-        components=tuple(_component(part, evidence) for part in registry.PARTS),
+        components=tuple(row for part in registry.PARTS for row in _rows(part, evidence)),
         checks=_checks(evidence),
         trainings=tuple(training for training in evidence.trainings.values() if training.was_run),
         drift=evidence.drift or {},
@@ -461,6 +461,14 @@ def _training_json(training: TrainingEvidence) -> dict[str, Any]:
 
 
 # Components -----------------------------------------------------------------------------------------------------
+
+
+def _rows(part: Part[Any], evidence: HostEvidence) -> Iterator[ComponentRow]:
+    """Yield the row of a component, unless the host neither has nor needs it."""
+    row = _component(part, evidence)
+    is_left_out = row.resolved in (NOT_RUN, LEFT_OUT, NO_PLAN) and row.requested in ("auto", NOT_RECORDED)
+    if part.is_common or row.left_out or row.installed not in (NOTHING, NOT_RUN) or not is_left_out:
+        yield row
 
 
 def _component(part: Part[Any], evidence: HostEvidence) -> ComponentRow:

@@ -71,8 +71,9 @@ class Rule:
     """A requirement of the choice that it is listed with.
 
     name: what limits call it, and by which it is left out. reads: facts, of which none may be missing. problems: of
-    facts that break it. conflict: returns the problems where each candidate of another choice breaks it, from the facts
-    that are decided and those candidates; without it, they are those of the first ones.
+    facts that break it. exact: a newer version does not serve what an older one does, so that candidates which are
+    alike otherwise count each. conflict: returns the problems where each candidate of another choice breaks it, from
+    the facts that are decided and those candidates; without it, they are those of the first ones.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Rule:
     is_met: Callable[[Facts], bool]
     problems: Callable[[Facts], Sequence[Problem]]
     conflict: Callable[[Facts, Sequence[Candidate]], Sequence[Problem]] | None = None
+    exact: bool = False
 
     def is_broken(self, facts: Facts) -> bool:
         """Return whether facts break the rule; they do not while one that it reads is missing."""
@@ -189,7 +191,8 @@ class Limits:
 
     listed: the versions that there are on a host, where those that are known are more; pins: the request that keeps
     what it depends on meanwhile; constraints: what else limits it; limits_no_other: the versions of the others are
-    found without it; by_request: fields of the others may limit it.
+    found without it; by_request: fields of the others may limit it; follows: its version is that of another choice, and
+    nothing is said of newer ones.
     """
 
     listed: Callable[[ResolveContext], list[str]] | None = None
@@ -197,6 +200,7 @@ class Limits:
     constraints: Callable[[Situation], Sequence[Constraint]] = _none
     limits_no_other: bool = False
     by_request: bool = False
+    follows: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,11 @@ def explain_limits(
         unneeded = {other.name: "none" for other in choices if other.limits.limits_no_other and other not in members}
         scenario = Scenario(plan.request, host).asking(**{**unneeded, **pinned})
         found |= _limits(situation, members, scenario, constraints, once)
-    return tuple(_explained(reason, plan, found.get(reason.component)) for reason in plan.reasons)
+    follows = {choice.name for choice in choices if choice.limits.follows}
+    return tuple(
+        reason if reason.component in follows else _explained(reason, plan, found.get(reason.component))
+        for reason in plan.reasons
+    )
 
 
 def _explained(reason: Reason, plan: Plan, limits: tuple[Limit, ...] | None) -> Reason:
@@ -172,7 +176,7 @@ def _limits(
     """Return the limits of those of some choices of which a newer version is known."""
     planned = {choice.name: situation.plan.components.get(choice.name) for choice in members}
     chosen = {name: component.full_version for name, component in planned.items() if component}
-    listed = [choice for choice in members if choice.name in chosen]
+    listed = [choice for choice in members if choice.name in chosen and not choice.limits.follows]
     behind = [choice.name for choice in listed if _newer_is_known(situation, members, choice, chosen[choice.name])]
     found: dict[str, list[Limit]] = {name: [] for name in behind}
     if not behind:

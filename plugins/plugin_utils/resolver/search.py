@@ -154,14 +154,13 @@ class _Search:
             alone = () if place is None else lists[place]
             columns.append((each, place, {id(taken): each.of(taken.candidate.facts, relaxed) for taken in alone}))
         ranked = []
-        for option in itertools.product(*lists):
+        for option in _joined(lists, rules):
             facts = _facts(option)
-            if not _broken(rules, facts):
-                score = [
-                    preference.of(facts, relaxed) if place is None else values[id(option[place])]
-                    for preference, place, values in columns
-                ]
-                ranked.append((score, option))
+            score = [
+                preference.of(facts, relaxed) if place is None else values[id(option[place])]
+                for preference, place, values in columns
+            ]
+            ranked.append((score, option))
         ranked.sort(key=lambda each: each[0], reverse=True)
         return [option for _score, option in ranked]
 
@@ -207,12 +206,19 @@ class _Search:
             if not each.fits:
                 unfit.append(each)
                 continue
-            key = choice.alike(each.candidate.facts) if choice.alike else len(keys)
+            key = self._alike(choice, each.candidate.facts) if choice.alike else len(keys)
             if key not in keys:
                 yield Taken(each.candidate, instead_of=missing.known_bad_alone(unfit), because_held=because)
             keys.add(key)
         if not keys:
             yield missing.last_resort(context, choice, found, unfit, evaluate, facts)
+
+    def _alike(self, choice: Choice, facts: Facts) -> tuple[Any, ...]:
+        """Return what candidates have in common of which the first serves all that the others do."""
+        exact = [
+            name for rule in self._all_rules() if rule.exact and choice.name in rule.choices for name in rule.reads
+        ]
+        return (choice.alike and choice.alike(facts), *map(facts.get, exact))
 
     def _known(self, choice: Choice, path: Path) -> dict[str, str]:
         """Return the facts that a choice knows, as far as they are not disregarded."""
@@ -289,6 +295,15 @@ class _Search:
         others = (each for each in sets if not any(rule in nearest[0] for rule in each[0]))
         shown = [nearest, *itertools.islice(others, 1)]
         return [problem for broken, whole in shown for rule in broken for problem in rule.problems(whole)]
+
+
+def _joined(lists: Sequence[Sequence[Taken]], rules: Sequence[Rule]) -> list[tuple[Taken, ...]]:
+    """Return the combinations that break no rule: most are left out before all of their members are known."""
+    found: list[tuple[Taken, ...]] = [()]
+    for each in lists:
+        longer = ((*option, taken) for option in found for taken in each)
+        found = [option for option in longer if not _broken(rules, _facts(option))]
+    return found
 
 
 def _joins(rule: Rule, row: Row) -> bool:

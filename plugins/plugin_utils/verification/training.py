@@ -15,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedTraining
@@ -73,9 +73,13 @@ class Training:
 def stack_fingerprint(plan: Plan, project: Path = PROJECT) -> str:
     """Return a hash of a plan's components and of the content of their lock files.
 
-    It leaves out what frameworks compile with, which follows the host.
+    It leaves out what frameworks compile with, which follows the host, and the absence of components that earlier
+    releases do not know: a new one is no reason for every host to train again.
     """
     locks, components = {}, to_json(plan.components)
+    for each in PARTS:
+        if each.planned(plan.components) is None and not each.record.recorded_as_absent:
+            components.pop(each.name, None)
     for part in FRAMEWORKS:
         component = part.planned(plan.components)
         if component is None:

@@ -44,6 +44,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "toolchain",
         "gpus",
         "nvswitches",
+        "switch_managers",
         "pcie",
         "display",
         "driver",

@@ -326,6 +326,8 @@ ELSEWHERE = {
     "tasks/run_directory.yml: Fail if results cannot be written": "molecule/cluster/tests/test_measurements.py",
     "tasks/train.yml: Create the directory of this run": "molecule/proof/tests/test_training.py",
     "tasks/train.yml: Fetch and plot the GPU recording": "molecule/proof/tests/test_training.py",
+    # Whether the service runs then is asserted on a host.
+    "tasks/verify_restored.yml: Start the services of the restored components": "molecule/hgx/tests/test_hgx.py",
 }
 
 

@@ -38,12 +38,12 @@ LEFTOVERS = {
 NO_LEFTOVERS = {name: [] for name in LEFTOVERS}
 DIFF = {
     "leftovers": LEFTOVERS,
-    "replaces": {"driver": ["nvidia-driver-580"], "cuda": ["cuda-12-9"], "cudnn": ["libcudnn8"]},
+    "replaces": {"driver": ["nvidia-driver-580"], "cuda": ["cuda-12-9"], "fabric": [], "cudnn": ["libcudnn8"]},
     "may_remove": {"driver": ["nvidia-settings"], "cuda": ["cuda-drivers"]},
 }
 NO_DIFF = {
     "leftovers": NO_LEFTOVERS,
-    "replaces": {"driver": [], "cuda": [], "cudnn": []},
+    "replaces": {"driver": [], "fabric": [], "cuda": [], "cudnn": []},
     "may_remove": {"driver": [], "cuda": []},
 }
 LINES = [{"file": f"/etc/{folder}/x.conf", "line": "x"} for folder in ("modprobe.d", "profile.d")]

@@ -139,6 +139,7 @@ def test_what_of_the_driver_is_watched(tmp_path, variables, driver, modules):
     parts, _files = managed(tmp_path, **variables)
     # Services that start with the host, uv, and each environment with all its files.
     assert parts["nvidia_driver"]["services"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
+    assert parts["fabric"]["services"] == ["nvidia-fabricmanager"]
     assert parts["nvidia_driver"]["blacklists"] is True
     assert (parts["nvidia_driver"]["driver"], parts["nvidia_driver"]["modules"]) == (driver, modules)
     for framework in ("tensorflow", "pytorch"):

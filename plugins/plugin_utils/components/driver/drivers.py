@@ -58,6 +58,8 @@ def facts_of(version: str, branch: Branch | None, source: str) -> dict[str, str]
 
 def _candidate(branch: Branch, component: DriverComponent, problems: Iterable[Problem]) -> Candidate:
     facts = facts_of(component.version, branch, component.source)
+    if component.source == "distro":
+        facts["driver.stack"] = "-server" if any("-server" in package.name for package in component.packages) else ""
     return Candidate("install", facts, component, tuple(problems))
 
 

@@ -13,7 +13,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     disk_space,
-    fabric_manager,
     kernel_builds,
     leftovers,
 )
@@ -48,7 +47,6 @@ FINDINGS = (
     *signatures.FINDINGS,
     *kernel_modules.FINDINGS,
     *kernel_builds.FINDINGS,
-    *fabric_manager.FINDINGS,
     *present_driver.FINDINGS,
     *gpu_links.FINDINGS,
 )
@@ -98,7 +96,6 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         present_driver.check_modules_of_others,
     ):
         check(context, findings)
-    fabric_manager.check(plan, probe, diff, findings)
     disk_space.check_disk(plan, diff, probe, findings, context.options.extra, context.options.directories)
     return Preflight(tuple(findings.problems), tuple(findings.warnings))
 

@@ -59,6 +59,7 @@ def test_offered_versions_are_planned():
     assert made["warnings"] == []
     assert picked(made) == {
         "driver": "595.71.05",
+        "fabric": None,
         "cuda": "13.2.1",
         "cudnn": "9.28.0.42",
         "nccl": "2.29.7",

@@ -87,7 +87,7 @@ def test_all_parts_of_a_bare_host_drift_and_none_of_a_converged_one(probed: dict
     facts = decide(probed)
     assert facts["gpu_stack_plan"]["ok"], facts["gpu_stack_plan"]["problems"]
     assert facts["gpu_stack_plan"]["components"]["cuda"]
-    expected = set(MANAGED) - {"tensorflow_env", "pytorch_env"}
+    expected = set(MANAGED) - {"fabric", "tensorflow_env", "pytorch_env"}
     assert set(facts["gpu_stack_drift"]) == set(facts["gpu_stack_parts"]) == expected
     applied = {n: {"fingerprint": p["fingerprint"], "changed": []} for n, p in facts["gpu_stack_parts"].items()}
     again = decide({**probed, "applied": applied})

@@ -17,6 +17,7 @@ def test_a_role_gets_the_inputs_that_it_has_and_no_others() -> None:
 
 def test_the_transaction_gets_them_from_the_variables_which_a_user_may_set() -> None:
     assert role_inputs.of_components()[role_inputs.ROLES] == {
+        "fabric": {"packages": "{{ fabric_packages }}", "replaces": "{{ fabric_replaces }}"},
         "cudnn": {"packages": "{{ cudnn_packages }}", "replaces": "{{ cudnn_replaces }}"},
         "nccl": {"packages": "{{ nccl_packages }}"},
     }
@@ -29,7 +30,10 @@ def test_a_role_with_lines_of_its_own_gets_nothing_else() -> None:
 
 
 def test_what_affects_the_transition_only_is_no_drift() -> None:
-    assert set(role_inputs.transitions()) == {"cudnn_replaces", "cudnn_reinstall", "nccl_reinstall"}
+    assert set(role_inputs.transitions()) == {
+        *("fabric_replaces", "fabric_reinstall"),
+        *("cudnn_replaces", "cudnn_reinstall", "nccl_reinstall"),
+    }
 
 
 def test_a_role_without_the_variables_that_the_transaction_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

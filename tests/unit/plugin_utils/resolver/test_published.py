@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fabric
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
     driver_sets,
@@ -86,7 +87,7 @@ def test_every_code_is_produced():
     produced = {r[4] for r in REFUSED} | {code for failure in FAILURES for code in failure[4]}
     # These have tests of their own: test_resolve.py, test_cpu.py, test_locks.py, test_scope.py, those of the modules.
     elsewhere = {"invalid-request", *locks.PROBLEMS, *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
-    elsewhere |= {*prebuilt.PROBLEMS, *holds.PROBLEMS, gpus.ARM_ONLY, frameworks.CPU_LACKS}
+    elsewhere |= {*fabric.PROBLEMS, *prebuilt.PROBLEMS, *holds.PROBLEMS, gpus.ARM_ONLY, frameworks.CPU_LACKS}
     assert produced == set(PROBLEMS) - elsewhere
 
 

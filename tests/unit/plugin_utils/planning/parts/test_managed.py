@@ -19,9 +19,12 @@ def test_a_component_that_is_not_listed_is_a_part() -> None:
 
 def test_packages_are_for_what_consists_of_them_and_the_plan_comes_last_for_all() -> None:
     found = with_components(LISTED)
-    assert found["packages"] == {"for": ["driver", "cuda", "cudnn", "nccl"], "files": ["/a"]}
+    assert found["packages"] == {"for": ["driver", "fabric", "cuda", "cudnn", "nccl"], "files": ["/a"]}
     assert list(found)[-1] == "plan"
-    assert found["plan"] == {"files": ["/b"], "for": ["driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch"]}
+    assert found["plan"] == {
+        "files": ["/b"],
+        "for": ["driver", "fabric", "cuda", "cudnn", "nccl", "tensorflow", "pytorch"],
+    }
 
 
 def test_what_a_component_manages_besides_its_packages_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ GONE = debian_offers(cuda=("13.2.1",), drivers=("595.71.05",), nccl=("2.29.7-1+c
 WITH_FRAMEWORKS = {"tensorflow": "auto", "pytorch": "fallback"}
 VERIFIED = {
     "driver": "580.126.16",
+    "fabric": None,
     "cuda": "13.0.2",
     "cudnn": "9.28.0.42",
     "nccl": "2.28.9",

@@ -1,0 +1,272 @@
+"""Fabric Manager: planned where a host has NVSwitches, in the driver's version, and refused where there is none.
+
+A host is a directory: PCI devices as in sysfs, os-release and the driver's version as captured, and dpkg's database. An
+HGX H100 has eight GPUs and four NVSwitches `10de:22a3`, an HGX A100 six `10de:1af1` (captured lspci in leptonai/gpud's
+test data); a B200 has none on the bus, but ConnectX-7 functions whose vital product data has `SMDL=SW_MNG`
+(NVIDIA/gpu-driver-container, _assert_nvlink5_system).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as host_pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+
+from tests.doubles.lab import pci
+from tests.unit.module_utils.host_files import link, put
+
+FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
+LOADED = FIXTURES / "proc-driver-nvidia-version-open-580.txt"  # 580.95.05
+OLD, NEW, PREVIOUS = "580.95.05", "595.71.05", "570.211.01"
+CODE = "fabric-manager-missing"
+H100, A100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA B200"
+
+
+class Host:
+    """A machine below a directory."""
+
+    def __init__(
+        self, root: Path, gpu: str = H100, switches: int = 4, switch: str = "22a3", distro: str = "ubuntu-22.04"
+    ):
+        self.root, self.status, self.offers = root, "", None
+        put(root, "/etc/os-release", (FIXTURES / f"os-release-{distro}.txt").read_text())
+        put(root, "/usr/bin/python3.10")
+        put(root, "/var/lib/dpkg/status")
+        pci.write_tree(root / host_pci.DEVICES.lstrip("/"), pci.find_products([gpu] * 8))
+        for number in range(switches):
+            self.add(f"0000:c{number}:00.0", vendor="0x10de", device=f"0x{switch}", **{"class": "0x068000"})
+
+    def add(self, address: str, **files: str) -> None:
+        for name, value in files.items():
+            put(self.root, f"{host_pci.DEVICES}/{address}/{name}", f"{value}\n")
+
+    def install(self, *specs: str) -> None:
+        for name, _equals, version in (spec.partition("=") for spec in specs):
+            self.status += f"Package: {name}\nStatus: install ok installed\nVersion: {version}\nArchitecture: amd64\n\n"
+        put(self.root, "/var/lib/dpkg/status", self.status)
+
+    def install_driver(self, version: str, *, loaded: bool = True) -> None:
+        """Install what is planned for this version, and load its module, whose captured file is of 580.95.05."""
+        driver = self.plan(driver=version, fabric="none").components["driver"]
+        assert driver is not None
+        self.install(*map(str, (*driver.pinning_packages, *driver.packages)))
+        if loaded:
+            put(self.root, proc_driver.PATH, LOADED.read_text().replace(OLD, version))
+
+    def probe(self) -> Probe:
+        options = probe.Options(None, {}, False, tensorflow_path="/opt/gpuhost/tensorflow", **self.names())
+        found = to_json(probe.probe(str(self.root), options))
+        repository = {"url": "http://repository/", "packages": self.offers} if self.offers else None
+        # What is this machine's, and not in files.
+        kernel = {"running": "5.15.0-101-generic"}
+        return Probe.from_json({**found, "toolchain": None, "disk": {}, "kernel": kernel, "repository": repository})
+
+    @staticmethod
+    def names() -> dict[str, Any]:
+        names = probe_options(load_catalog())
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in names.items()}
+
+    def plan(self, **request: str) -> Plan:
+        return plan_for_probe(self.probe(), {"pytorch": "none", "tensorflow": "none", **request})
+
+
+def fabric(plan: Plan) -> dict[str, Any]:
+    assert plan.ok, plan.problems
+    found = plan.to_json()["components"]["fabric"]
+    assert found is not None
+    return dict(found)
+
+
+def driver(plan: Plan) -> str:
+    return str(plan.to_json()["components"]["driver"]["version"])
+
+
+def requested(remedy: str) -> dict[str, str]:
+    return dict(re.findall(r"gpu_stack_(\w+)=([\w.]+)", remedy))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    found = Host(tmp_path)
+    assert len(found.probe().nvswitches) == 4
+    return found
+
+
+# What is planned ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "packages"),
+    [
+        (NEW, ["nvidia-fabricmanager=595.71.05-1ubuntu1", "libnvidia-nscq=595.71.05-1ubuntu1"]),
+        (OLD, ["nvidia-fabricmanager=580.95.05-1ubuntu1", "libnvidia-nscq=580.95.05-1ubuntu1"]),
+        (PREVIOUS, ["nvidia-fabricmanager-570=570.211.01-1", "libnvidia-nscq-570=570.211.01-1"]),
+    ],
+)
+def test_it_has_the_driver_s_version_under_the_right_name(host: Host, version: str, packages: list[str]) -> None:
+    found = fabric(host.plan(driver=version))
+    assert (found["version"], found["packages"]) == (version, packages)
+    assert (found["services"], found["modules"]) == (["nvidia-fabricmanager"], [])
+
+
+def test_the_newest_driver_gets_its_own(host: Host) -> None:
+    plan = host.plan()
+    assert fabric(plan)["version"] == driver(plan)
+
+
+@pytest.mark.parametrize(("gpu", "switches", "switch"), [(A100, 6, "1af1"), ("NVIDIA H200", 4, "22a3")])
+def test_other_boards_with_switches(tmp_path: Path, gpu: str, switches: int, switch: str) -> None:
+    assert fabric(Host(tmp_path, gpu, switches, switch).plan())["services"] == ["nvidia-fabricmanager"]
+
+
+def test_nvlink_5_is_found_by_the_functions_that_manage_its_switches(tmp_path: Path) -> None:
+    host = Host(tmp_path, B200, switches=0)
+    for number in range(4):
+        vpd = "\x82\x10\x00ConnectX-7\x00SMDL=SW_MNG"
+        host.add(f"0000:d{number}:00.0", vendor="0x15b3", device="0x1021", vpd=vpd, **{"class": "0x020700"})
+    plan = host.plan()
+    found = fabric(plan)
+    names = [spec.partition("=")[0] for spec in found["packages"]]
+    assert names == ["nvidia-fabricmanager", "libnvsdm", "libnvidia-nscq", "nvlsm", "infiniband-diags"]
+    assert found["modules"] == ["ib_umad", "mlx5_ib"]
+    # Ubuntu's archive has no nvlsm.
+    assert [problem.code for problem in host.plan(driver_source="distro").problems] == [CODE]
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        {},
+        {"vendor": "0x15b3", "device": "0x1021", "vpd": "\x82ConnectX-7\x00SMDL=NIC", "class": "0x020000"},
+        {"vendor": "0x10de", "device": "0x0269", "class": "0x068000"},  # a chip set's bridge, not an NVSwitch
+    ],
+    ids=["a GPU alone", "a network card", "another bridge"],
+)
+def test_nothing_is_planned_where_nothing_needs_it(tmp_path: Path, card: dict[str, str]) -> None:
+    """An SXM GPU in a virtual machine without switches is such a host, where Fabric Manager cannot start."""
+    host = Host(tmp_path, B200, switches=0)
+    if card:
+        host.add("0000:d0:00.0", **card)
+    made = host.plan().to_json()
+    assert (made["ok"], made["components"]["fabric"]) == (True, None)
+    assert "fabric" not in {reason["component"] for reason in made["reasons"]}
+
+
+def test_ubuntu_s_own_is_for_the_server_packages(host: Host) -> None:
+    found = fabric(host.plan(driver="580", driver_source="distro"))
+    assert found["packages"] == ["nvidia-fabricmanager-580", "libnvidia-nscq-580"]
+    refused = host.plan(driver="580", driver_source="distro", driver_profile="full")
+    assert [problem.code for problem in refused.problems] == [CODE]
+
+
+# What a repository offers ---------------------------------------------------------------------------------------------
+
+
+def test_a_driver_without_it_is_no_candidate(host: Host) -> None:
+    """Of the two patches that the repository offers, the newer one has no Fabric Manager."""
+    everything = [host.plan(driver=version) for version in (OLD, "580.126.16")]
+    offers: dict[str, list[str]] = {}
+    for made in everything:
+        for component in ("driver", "fabric"):
+            planned = made.components[component]
+            for package in (*getattr(planned, "pinning_packages", ()), *planned.packages):
+                offers.setdefault(package.name, []).append(package.version or "580-1")
+    offers["nvidia-fabricmanager"].remove("580.126.16-1ubuntu1")
+    host.offers = offers
+    plan = host.plan(cuda="none", cudnn="none", nccl="none")
+    assert (driver(plan), fabric(plan)["version"]) == (OLD, OLD)
+    reason = next(reason for reason in plan.reasons if reason.component == "driver")
+    assert "580.126.16 only with a Fabric Manager of its version" in reason.because
+    refused = host.plan(driver="580.126.16", cuda="none", cudnn="none", nccl="none")
+    assert [problem.code for problem in refused.problems] == [CODE]
+    assert "none for driver 580.126.16" in refused.problems[0].message
+    (remedy, *_others) = refused.remedies
+    assert host.plan(**{"cuda": "none", "cudnn": "none", "nccl": "none", **requested(remedy.text)}).ok
+
+
+# Beside what is there -------------------------------------------------------------------------------------------------
+
+
+def test_another_driver_takes_it_along(host: Host) -> None:
+    host.install_driver(PREVIOUS)
+    host.install(
+        f"nvidia-fabricmanager-570={PREVIOUS}-1",
+        f"libnvidia-nscq-570={PREVIOUS}-1",
+        f"cuda-drivers-fabricmanager-570={PREVIOUS}-1",
+    )
+    plan = host.plan(driver=NEW)
+    diff = plan_diff.plan_diff(plan, host.probe())
+    row = diff.of("fabric")
+    assert (row.installed, row.planned, row.action) == (PREVIOUS, NEW, "upgrade")
+    assert set(row.removed) == {"cuda-drivers-fabricmanager-570", "libnvidia-nscq-570", "nvidia-fabricmanager-570"}
+
+
+def test_what_fits_stays(host: Host) -> None:
+    host.install_driver(OLD)
+    host.install(f"nvidia-fabricmanager={OLD}-1ubuntu1", f"libnvidia-nscq={OLD}-1ubuntu1")
+    plan = host.plan(driver=OLD)
+    assert plan_diff.plan_diff(plan, host.probe()).of("fabric").action == "keep"
+
+
+def test_one_that_somebody_installed_stays_beside_an_unmanaged_driver(host: Host) -> None:
+    """Such as that of another vendor's archive, in a version that no repository has."""
+    put(host.root, proc_driver.PATH, LOADED.read_text().replace(OLD, "580.126.99"))
+    host.install("nvidia-fabricmanager-580=580.126.99-0lambda0.22.04.1")
+    plan = host.plan(driver="none", cuda="none", cudnn="none", nccl="none", tensorflow="auto", fabric="auto")
+    assert plan.to_json()["components"]["fabric"] is None
+    assert [p for p in plan.problems if p.code == CODE] == []
+    reason = next(reason for reason in plan.reasons if reason.component == "fabric")
+    assert "580.126.99-0lambda0.22.04.1 stays" in reason.because
+
+
+def test_an_unmanaged_driver_without_one_gets_it(host: Host) -> None:
+    put(host.root, proc_driver.PATH, LOADED.read_text())
+    assert fabric(host.plan(driver="none"))["version"] == OLD
+
+
+def test_a_gpu_that_a_virtual_machine_has_is_refused(host: Host) -> None:
+    address = sorted(path.name for path in (host.root / host_pci.DEVICES.lstrip("/")).iterdir())[0]
+    link(host.root, f"{host_pci.DEVICES}/{address}/driver", "../../../../bus/pci/drivers/vfio-pci")
+    plan = host.plan()
+    found = checks.preflight(plan, host.probe(), plan_diff.plan_diff(plan, host.probe()))
+    (problem,) = [problem for problem in found.problems if problem.code == "fabric-gpu-passed-through"]
+    assert address in problem.message
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
+
+
+def test_none_leaves_it_to_others(host: Host) -> None:
+    made = host.plan(fabric="none").to_json()
+    assert (made["ok"], made["components"]["fabric"]) == (True, None)
+
+
+def test_a_version_decides_the_driver(host: Host) -> None:
+    plan = host.plan(fabric=OLD)
+    assert (driver(plan), fabric(plan)["version"]) == (OLD, OLD)
+
+
+def test_a_version_on_a_host_without_switches_is_refused(tmp_path: Path) -> None:
+    made = Host(tmp_path, switches=0).plan(fabric=OLD)
+    assert [problem.code for problem in made.problems] == [CODE]
+
+
+def test_messages(host: Host, tmp_path: Path, snapshot: object) -> None:
+    refused = host.plan(driver="580", driver_source="distro", driver_profile="full")
+    plain = Host(tmp_path / "plain", switches=0).plan(fabric=OLD)
+    reasons = [reason.because for reason in host.plan().reasons if reason.component == "fabric"]
+    problems = [(problem.message, problem.remedy) for made in (refused, plain) for problem in made.problems]
+    assert (problems, reasons) == snapshot
