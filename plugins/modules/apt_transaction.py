@@ -13,11 +13,11 @@ description:
   - Brings all packages to the given versions, up or down, in a single transaction. Holds that this module has set, by
     its journal, do not prevent that and are set again afterwards.
   - The transaction is simulated first. It is refused, with the list and before anything is changed, if it would remove
-    a package that neither O(replaces) nor O(may_remove) allows, change the kernel image, change a package that somebody
-    else holds, or one that this module holds and that is not part of it. No option allows to change what somebody else
-    holds.
-  - Packages that these need in one exact version are installed in that version, even if the repository offers newer
-    ones.
+    a package that none of O(replaces), O(may_remove) and O(metas) allows, change the kernel image, change a package
+    that somebody else holds, or one that this module holds and that is not part of it. No option allows to change what
+    somebody else holds.
+  - Packages that these need in one exact version, and those that are offered in the version of the package that needs
+    them, such as the parts of a driver, are installed in that version, even if the repository offers newer ones.
   - All packages are downloaded before the first one is unpacked. They stay in the directory C(packages) of
     O(state_directory), with those that they replace, so that a rollback needs no network.
   - If dpkg fails, all packages and holds are restored, and the message reports that.
@@ -92,6 +92,20 @@ options:
     default: []
   needs_version:
     description: The upstream version in which the packages of O(needs) must be there, or its branch.
+    type: list
+    elements: str
+    default: []
+  versions:
+    description:
+      - Versions as C(name=version) of packages that O(packages) depend on. One that is not there, and that nothing
+        depends on, is not installed.
+    type: list
+    elements: str
+    default: []
+  metas:
+    description:
+      - Regular expressions of the names of metapackages. One that owns no files may be removed to resolve conflicts.
+        What it depends on stays, as if it had been installed by hand, so that C(apt-get autoremove) removes nothing.
     type: list
     elements: str
     default: []
@@ -201,6 +215,8 @@ class Options:
     reinstall: List[str] = option([])
     needs: List[str] = option([])
     needs_version: List[str] = option([])
+    versions: List[str] = option([])
+    metas: List[str] = option([])
     undo: bool = True
     state_directory: str = option("/var/lib/gpuhost", type="path")
     lock_timeout: int = 600
@@ -221,7 +237,7 @@ def main() -> None:
     )
     options = module_options.read(Options, module.params)
     given = {name: getattr(options, name) for name in transaction.PackageRequest._fields}
-    given.update((name, list(map(Package.parse, given[name]))) for name in ("packages", "helpers", "pins"))
+    given.update((name, list(map(Package.parse, given[name]))) for name in ("packages", "helpers", "pins", "versions"))
     request = transaction.PackageRequest(**given)
     directory = options.state_directory
     kept = os.path.join(directory, "packages") if options.undo else ""

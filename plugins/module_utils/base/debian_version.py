@@ -27,6 +27,12 @@ def _part_key(part: str) -> tuple[Any, ...]:
     return tuple(pairs) + (_END,)  # the end sorts after "~" and before everything else
 
 
+def upstream(version: str) -> str:
+    """Return a version without its epoch and its revision."""
+    without_epoch = version.partition(":")[2] or version
+    return without_epoch.rpartition("-")[0] or without_epoch
+
+
 def key(version: str) -> tuple[Any, ...]:
     """Return a sort key that orders versions as `dpkg --compare-versions` does."""
     epoch, colon, rest = version.partition(":")

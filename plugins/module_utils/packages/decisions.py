@@ -53,6 +53,12 @@ def replaced(names: List[str], packages: Dict[str, InstalledPackage], patterns: 
     )
 
 
+def freed(metas: Sequence[str], removed: Sequence[str], packages: Dict[str, InstalledPackage]) -> List[str]:
+    """Return the installed packages that removed metapackages depend on, and that stay."""
+    depends = {name for meta in metas for name in packages[meta].depends}
+    return sorted(n for n in depends if n not in removed and n in packages and packages[n].is_installed)
+
+
 def not_offered(wanted: Sequence[Package], offered: Dict[str, List[str]]) -> List[str]:
     """Return a message for each of `wanted` whose version no repository offers.
 

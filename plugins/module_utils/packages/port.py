@@ -160,6 +160,9 @@ class PackageManager(Protocol):
     def automatic(self) -> Set[str]:
         """Return the packages that were installed as dependencies."""
 
+    def metapackages(self, names: Sequence[str]) -> List[str]:
+        """Return those of the installed packages `names` that own no file but their documentation."""
+
     def unmet(self) -> UnmetDependencies:
         """Return the packages whose dependencies are not met; takes no lock."""
 
@@ -171,8 +174,8 @@ class PackageManager(Protocol):
     def offered(self, names: List[str]) -> Dict[str, List[str]]:
         """Return the versions of each package that the configured repositories offer, newest first."""
 
-    def exact_dependencies(self, packages: Sequence[Package]) -> Dict[str, str]:
-        """Return {name: version} of the direct and indirect dependencies on exactly one version."""
+    def versions_to_bind(self, packages: Sequence[Package]) -> Dict[str, str]:
+        """Return {name: version} of the direct and indirect dependencies that belong to the packages' versions."""
 
     def bind(self, directory: str, pins: Sequence[Package], obsolete: List[str], exact: Dict[str, str]) -> None:
         """Make later operations follow the preferences of `pins`, not those of `obsolete`, and the `exact` versions.

@@ -39,6 +39,8 @@ class PackageRequest(NamedTuple):
     that `packages` depend on, the ones to hold too. reinstall: names of damaged packages; those of this request, and
     held ones that match hold_dependencies, are installed again in their version. needs: "label: expression" of packages
     that must be there afterwards, in the version needs_version (one item) or with its branch in their names.
+    versions: of packages that are not asked for by name, if they are there or come as dependencies. metas: expressions
+    of metapackages; one that owns no files may go where it conflicts, and what it depends on then stays.
     """
 
     packages: list[Package]
@@ -51,6 +53,8 @@ class PackageRequest(NamedTuple):
     reinstall: Sequence[str] = ()
     needs: Sequence[str] = ()
     needs_version: Sequence[str] = ()
+    versions: Sequence[Package] = ()
+    metas: Sequence[str] = ()
 
     @property
     def wanted(self) -> list[Package]:
@@ -134,6 +138,7 @@ class Transaction:
         self.left_out: list[str] = []
         self.foreign: list[str] = []  # the packages that somebody else holds
         self.repaired: list[Change] = []
+        self.freed: list[str] = []  # what removed metapackages depend on
 
     def run(self) -> Result:
         """Bring the packages to their versions. Raise TransactionError, whose message states what was undone."""
@@ -172,7 +177,7 @@ class Transaction:
     def state(self) -> PackageState:
         """Return the installed packages and what remains to do for the request."""
         packages = self.manager.packages()
-        unmet = decisions.unmet(self.request.wanted, packages)
+        unmet = decisions.unmet([*self.request.wanted, *self._parts(packages)], packages)
         held = [package.name for package in self.request.pins + self.request.packages]
         return PackageState(
             packages,
@@ -192,6 +197,25 @@ class Transaction:
             for name in self.request.reinstall
             if not self.reinstalled and name in names and name in packages and name not in replaced
         ]
+
+    def _parts(self, packages: dict[str, InstalledPackage]) -> list[Package]:
+        """Return those of `versions` that are there, that are not on hold by others, and not requested by name."""
+        names = {*self.request.names, *self.foreign}
+        there = {name for name, state in packages.items() if state.is_installed} - names
+        return [package for package in self.request.versions if package.name in there]
+
+    def _follow(self, bound: dict[str, str]) -> None:
+        """Add the versions of the parts that are held, such as those of a driver that goes back to an older patch.
+
+        A newer one meets `>=`, and apt would leave it.
+        """
+        known = {package.name for package in self.request.versions}
+        parts = [
+            Package(name, version)
+            for name, version in sorted(bound.items())
+            if name not in known and decisions.matches(name, self.request.hold_dependencies)
+        ]
+        self.request = self.request._replace(versions=[*self.request.versions, *parts])
 
     def _dependencies_to_hold(self, names: list[str], packages: dict[str, InstalledPackage]) -> list[str]:
         return decisions.dependencies(names, packages, self.request.hold_dependencies)
@@ -233,7 +257,11 @@ class Transaction:
             self.unmet = self.manager.unmet()
             self._refuse_unmet(journal)
             return [], []
-        exact = self.manager.exact_dependencies(self.request.wanted)
+        exact = self.manager.versions_to_bind([*self.request.wanted, *self.request.versions])
+        exact.update((package.name, package.version) for package in self.request.versions if package.version)
+        if before.changes_packages:
+            self._follow(exact)
+            before = self.state()
         self.manager.bind(preferences, self.request.pins, self._obsolete_pins(before.packages), exact)
         if before.changes_packages and not self.check:
             self.unfinished = self.manager.recover(before.packages)
@@ -246,12 +274,15 @@ class Transaction:
         if self.check:
             return described, []
         automatic = self.manager.automatic()
-        states = restore.states([change.name for change in changes], before.packages, automatic)
+        freed = [name for name in self.freed if name in automatic]
+        changing = [change.name for change in changes]
+        states = restore.states(changing + [n for n in freed if n not in changing], before.packages, automatic)
         store.record_packages(self.directory, states)
         replaced = {change.name: change.old for change in changes if change.old}
         not_kept = self.manager.keep(replaced) if self.undo else []
         if changes:
             self._install(before, states)
+        self.manager.mark("manual", freed)  # else `apt-get autoremove` removes them
         # Left are the settings of what an interrupted run removed, and of what is removed to resolve conflicts.
         restore.purge_settings(self.manager, sorted({*before.obsolete, *self._obsolete(self.manager.packages())}))
         self._hold(before, automatic)
@@ -310,7 +341,8 @@ class Transaction:
         """
         held = [package for package in self.request.wanted if package.name in self.foreign]
         there = {*self.request.helpers, *held} - set(before.unmet)
-        return [package for package in self.request.wanted if package not in there]
+        parts = [package for package in self._parts(before.packages) if package in before.unmet]
+        return [package for package in self.request.wanted if package not in there] + parts
 
     def _operation(self, before: PackageState) -> Operation:
         """Return what to change; where something is installed again, only what is not there: all of it would be."""
@@ -393,13 +425,17 @@ class Transaction:
                 changes = self.manager.simulate(self._operation(before))
         ours = (
             self.request.names
+            + [package.name for package in self._parts(before.packages)]
             + [package.name for package in before.damaged]
             + before.obsolete
             + self._dependencies_to_hold(self.request.names, before.packages)
             # After an interrupted run the package may be gone whose part this one is.
             + [name for name in exact if decisions.matches(name, self.request.hold_dependencies)]
         )
-        may_remove = self.request.may_remove + [re.escape(name) for name in before.obsolete]
+        removed = [change.name for change in changes if change.new is None]
+        metas = self.manager.metapackages([n for n in removed if decisions.matches(n, [*self.request.metas])])
+        self.freed = decisions.freed(metas, removed, before.packages)
+        may_remove = self.request.may_remove + [re.escape(name) for name in before.obsolete + metas]
         held = self.foreign + [
             name
             for name, state in before.packages.items()
@@ -409,6 +445,7 @@ class Transaction:
         described = self.manager.describe(self._operation(before))
         if unexpected:
             raise self._refusal(described, unexpected)
+        self._refuse_other_versions(changes, described)
         missing = decisions.missing(
             self.request.needs, self.request.needs_version, before.packages, changes, self.manager.is_of_release
         )
@@ -429,6 +466,19 @@ class Transaction:
                 missing=missing,
             )
         return before, changes
+
+    def _refuse_other_versions(self, changes: list[Change], described: str) -> None:
+        """Refuse versions that are not those of the request, as where no repository offers these any more."""
+        wanted = {package.name: package.version for package in self.request.versions}
+        other = [change for change in changes if change.new and wanted.get(change.name, change.new) != change.new]
+        if other:
+            listed = ["%s, and not %s" % (change.describe(), wanted[change.name]) for change in other]
+            raise RefusedError(
+                "transaction-refused",
+                "installing %s would bring\n  %s" % (described, "\n  ".join(listed)),
+                "The repositories offer no such version: use a mirror that keeps it, or another file of versions.",
+                unplanned=[change.describe() for change in other],
+            )
 
     def _refusal(self, described: str, unexpected: list[Change]) -> RefusedError:
         kernels = [change for change in unexpected if self.manager.is_kernel(change.name)]

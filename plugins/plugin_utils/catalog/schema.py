@@ -724,6 +724,7 @@ class PackagesFile:
     driver_branch: tuple[str, ...]
     driver_parts: tuple[str, ...]
     cuda_parts: tuple[str, ...]
+    metas: tuple[str, ...]
     driver_pins: tuple[str, ...]
     driver_essentials: tuple[str, ...]
     driver_helpers: str

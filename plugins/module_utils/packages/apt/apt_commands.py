@@ -254,6 +254,16 @@ class Apt(PackageManager):
         """Return the packages that were installed as dependencies, which `apt-get autoremove` may remove."""
         return set(self.run(["apt-mark", "showauto"]).split())
 
+    def metapackages(self, names: Sequence[str]) -> list[str]:
+        """Return those of the installed packages `names` that own no file but their documentation."""
+        return [
+            name for name in names if not any(map(self._is_used, self.run(["dpkg-query", "-L", name]).splitlines()))
+        ]
+
+    def _is_used(self, path: str) -> bool:
+        """Return whether a path of a package is a file that somebody may use."""
+        return not path.startswith("/usr/share/doc/") and not os.path.isdir(files.under(self.root, path))
+
     # Repositories -------------------------------------------------------------------------------------------------
 
     def offered(self, names: list[str]) -> dict[str, list[str]]:
@@ -273,18 +283,31 @@ class Apt(PackageManager):
             self.warnings.append(failed)
         return failed
 
-    def exact_dependencies(self, packages: Sequence[Package]) -> dict[str, str]:
-        """Return {name: version} of the direct and indirect dependencies on exactly one version.
+    def versions_to_bind(self, packages: Sequence[Package]) -> dict[str, str]:
+        """Return {name: version} of the direct and indirect dependencies that belong to the packages' versions.
 
-        apt itself selects the newest version of such a package, and then reports a conflict.
+        These are the dependencies on exactly one version, of which apt itself selects the newest and then reports a
+        conflict; and those that are offered in the version of what depends on them, as the parts of a driver are.
+        NVIDIA's metapackages need `nvidia-driver-open (>= 595.71.05)`, which a newer patch meets.
         """
         found: dict[str, str] = {}
-        waiting = [_word(package) for package in packages if package.version]
+        waiting = [package for package in packages if package.version]
         while waiting:
-            text = self.run(["apt-cache", "show"] + waiting, accepted=(0, 100))
-            needed = apt_output.parse_exact_depends(text)
-            waiting = ["%s=%s" % pair for pair in sorted(needed.items()) if pair[0] not in found]
-            found.update({name: version for name, version in needed.items() if name not in found})
+            text = self.run(["apt-cache", "show", *map(_word, waiting)], accepted=(0, 100))
+            shown = apt_output.parse_depends(text)
+            exact = {need.name: need.version for _p, needs in shown for need in needs if need.operator == "="}
+            loose = [
+                (need.name, package.version)
+                for package, needs in shown
+                for need in needs
+                if need.operator in ("", ">=", "<=") and need.name not in {**found, **exact}
+            ]
+            offered = self.offered(sorted({name for name, _version in loose}))
+            same = {name: apt_output.same_version(version or "", offered.get(name, [])) for name, version in loose}
+            needed = {**{name: version for name, version in same.items() if version}, **exact}
+            new = {name: version for name, version in sorted(needed.items()) if name not in found}
+            found.update(new)
+            waiting = [Package(name, version) for name, version in new.items()]
         return found
 
     def bind(self, directory: str, pins: Sequence[Package], obsolete: list[str], exact: dict[str, str]) -> None:

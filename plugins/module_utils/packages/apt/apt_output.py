@@ -9,8 +9,9 @@ Package names of a foreign architecture are NAME:ARCHITECTURE, as apt and dpkg p
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change
 
@@ -86,13 +87,35 @@ def parse_policy(text: str) -> Dict[str, Candidate]:
     return found
 
 
-def parse_exact_depends(text: str) -> Dict[str, str]:
-    """Return {name: version} of the `(= version)` dependencies, alternatives included, in `apt-cache show` output."""
-    exact: Dict[str, str] = {}
-    for line in text.splitlines():
-        if line.startswith(("Depends: ", "Pre-Depends: ")):
-            exact.update(re.findall(r"([a-z0-9][a-z0-9+.-]+)(?::\w+)? \(= ([^)\s]+)\)", line))
-    return exact
+class Dependency(NamedTuple):
+    """A dependency on a package, alternatives apart; operator and version: empty if any version is good enough."""
+
+    name: str
+    operator: str
+    version: str
+
+
+def parse_depends(text: str) -> List[Tuple[Package, List[Dependency]]]:
+    """Return the packages in the output of `apt-cache show`, each with what it depends on, alternatives included."""
+    found: List[Tuple[Package, List[Dependency]]] = []
+    for stanza in text.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Version|Depends|Pre-Depends): (.*)$", stanza, re.MULTILINE))
+        if "Package" not in fields:
+            continue
+        texts = [fields[name] for name in ("Pre-Depends", "Depends") if name in fields]
+        words = [word for each in texts for word in re.split(r"[,|]", each)]
+        matches = [re.match(r"\s*([a-z0-9][a-z0-9+.-]+)(?::\w+)?(?: \((\S+) ([^)\s]+)\))?", word) for word in words]
+        depends = [Dependency(m.group(1), m.group(2) or "", m.group(3) or "") for m in matches if m]
+        found.append((Package(fields["Package"], fields.get("Version")), depends))
+    return found
+
+
+def same_version(version: str, offered: List[str]) -> Optional[str]:
+    """Return the version that belongs to the same release: the same one, else the newest of its upstream version."""
+    if version in offered:
+        return version
+    upstream = debian_version.upstream(version)
+    return next((found for found in offered if debian_version.upstream(found) == upstream), None)
 
 
 def unmet_dependencies(text: str) -> List[str]:

@@ -346,7 +346,7 @@ OLD_CONFIGURATION = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Optio
     [
         (lambda apt, kept: apt.update(), ["apt-get", "-o", "APT::Update::Error-Mode=any", "update"]),
         (lambda apt, kept: apt.offered(["a", "b"]), ["apt-cache", "madison", "a", "b"]),
-        (lambda apt, kept: apt.exact_dependencies(parse("a=1", "b")), ["apt-cache", "show", "a=1"]),
+        (lambda apt, kept: apt.versions_to_bind(parse("a=1", "b")), ["apt-cache", "show", "a=1"]),
         (lambda apt, kept: apt.automatic(), ["apt-mark", "showauto"]),
         (lambda apt, kept: apt.mark("hold", ["b", "a"]), ["apt-mark", "hold", "a", "b"]),
         (
@@ -439,7 +439,7 @@ def test_nothing_is_asked_about_no_packages(tmp_path):
     host = Host(tmp_path / "root", {})
     apt = host.apt()
     assert apt.offered([]) == {}
-    assert apt.exact_dependencies(parse("a", "b")) == {}
+    assert apt.versions_to_bind(parse("a", "b")) == {}
     apt.mark("hold", [])
     assert host.commands == []
 
@@ -448,18 +448,18 @@ def test_apts_status_for_unknown_packages_is_an_answer():
     """apt-cache ends with 100 where it knows none of them."""
     apt = apt_commands.Apt(lambda *_words, **_options: (100, "", "E: No packages found"), 1)
     assert apt.offered(["a"]) == {}
-    assert apt.exact_dependencies(parse("a=1")) == {}
+    assert apt.versions_to_bind(parse("a=1")) == {}
     with pytest.raises(apt_commands.AptError):
         apt.automatic()
 
 
-def test_exact_dependencies_are_followed_through_each_other():
+def test_versions_to_bind_are_followed_through_each_other():
     shown = {
         "a1=1": "Package: a1\nVersion: 1\nDepends: b1 (= 2), c1 (>= 1)\n",
         "b1=2": "Package: b1\nVersion: 2\nPre-Depends: a1 (= 1), d1 (= 4)\n",
     }
     apt = apt_commands.Apt(lambda words, **_options: (0, "\n".join(shown.get(word, "") for word in words[2:]), ""), 1)
-    assert apt.exact_dependencies(parse("a1=1")) == {"b1": "2", "a1": "1", "d1": "4"}
+    assert apt.versions_to_bind(parse("a1=1")) == {"b1": "2", "a1": "1", "d1": "4"}
 
 
 def test_a_dependency_keeps_the_version_in_which_it_was_found_first():
@@ -473,7 +473,7 @@ def test_a_dependency_keeps_the_version_in_which_it_was_found_first():
         asked.append(words[2:])
         return 0, "\n".join(shown.get(word, "") for word in words[2:]), ""
 
-    assert apt_commands.Apt(answer, 1).exact_dependencies(parse("a1=1")) == {"b1": "2", "c1": "3", "d1": "5"}
+    assert apt_commands.Apt(answer, 1).versions_to_bind(parse("a1=1")) == {"b1": "2", "c1": "3", "d1": "5"}
     assert asked == [["a1=1"], ["b1=2", "c1=3"], ["d1=5"]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_output
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change
 
@@ -72,16 +73,19 @@ def test_madison_names_each_version_once_and_leaves_other_lines_out():
 
 
 @pytest.mark.parametrize(
-    ("line", "exact"),
+    ("line", "depends"),
     [
-        ("Depends: a1 (= 1), b1 (>= 2), c1:amd64 (= 3:4~x) | d1 (= 5)", {"a1": "1", "c1": "3:4~x", "d1": "5"}),
-        ("Pre-Depends: g++-12 (= 12.2)", {"g++-12": "12.2"}),
-        ("Recommends: a1 (= 1)", {}),
-        ("Depends: a1, b1 (<< 2)", {}),
+        (
+            "Depends: a1 (= 1), b1 (>= 2), c1:amd64 (= 3:4~x) | d1 (= 5)",
+            [("a1", "=", "1"), ("b1", ">=", "2"), ("c1", "=", "3:4~x"), ("d1", "=", "5")],
+        ),
+        ("Pre-Depends: g++-12 (= 12.2)", [("g++-12", "=", "12.2")]),
+        ("Recommends: a1 (= 1)", []),
+        ("Depends: a1, b1 (<< 2)", [("a1", "", ""), ("b1", "<<", "2")]),
     ],
 )
-def test_exact_dependencies_of_a_line(line, exact):
-    assert apt_output.parse_exact_depends(f"Package: x\n{line}\n") == exact
+def test_dependencies_of_a_line(line, depends):
+    assert apt_output.parse_depends(f"Package: x\nVersion: 1\n{line}\n") == [(Package("x", "1"), depends)]
 
 
 def test_madison_lists_versions_in_apt_order():
@@ -90,11 +94,25 @@ def test_madison_lists_versions_in_apt_order():
     assert "no-such-package" not in offered
 
 
-def test_exact_dependencies_are_those_with_an_equals_sign():
-    exact = apt_output.parse_exact_depends(captured("apt-cache-show.txt"))
+def test_dependencies_of_what_apt_shows():
+    shown = apt_output.parse_depends(captured("apt-cache-show.txt"))
+    exact = {need.name: need.version for _package, needs in shown for need in needs if need.operator == "="}
     version = "12.2.0-14+deb12u1"
-    names = ["cpp-12", "g++-12", "gcc-12", "gcc-12-base", "libgcc-12-dev", "libstdc++-12-dev"]
-    assert exact == {name: version for name in names if name != "g++-12"}
+    names = ["cpp-12", "gcc-12", "gcc-12-base", "libgcc-12-dev", "libstdc++-12-dev"]
+    assert exact == dict.fromkeys(names, version)
+
+
+@pytest.mark.parametrize(
+    ("version", "offered", "same"),
+    [
+        ("595.71.05-1ubuntu1", ["595.91.07-1ubuntu1", "595.71.05-1ubuntu1"], "595.71.05-1ubuntu1"),
+        ("580.65.06-0ubuntu1", ["1:580.65.06-2", "580.65.06-1"], "1:580.65.06-2"),
+        ("595.71.05-1", ["595.91.07-1", "595.7-1"], None),
+    ],
+    ids=["offered", "another revision", "not offered"],
+)
+def test_version_of_the_same_release(version, offered, same):
+    assert apt_output.same_version(version, offered) == same
 
 
 @pytest.mark.parametrize(
