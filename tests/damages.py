@@ -45,7 +45,7 @@ with open(path, "r+b") as stream:
     stream.write(bytes([byte[0] ^ 255]))
 os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
 END"""
-PIN = "/etc/apt/preferences.d/nvidia-driver-pinning-*"
+PIN = "/etc/apt/preferences.d/nvidia-driver-pin"
 FABRIC = """cat > /etc/systemd/system/nvidia-fabricmanager.service <<'END'
 [Service]
 Type=oneshot
@@ -76,9 +76,7 @@ DAMAGES = [
     Damage("library's link deleted", "rm $LIB/libcudnn.so.9", "packages", "libcudnn.so.9 is missing", default=True),
     Damage("libnccl's link points elsewhere", "ln -sfn /bin/true $LIB/libnccl.so.2", "packages", "points to /bin/true"),
     Damage("pinning file deleted", f"rm {PIN}", "packages", "is missing", default=True),
-    Damage(
-        "pinning file edited", f"sed -i 's/1000/1/' {PIN}", "packages", "/etc/apt/preferences.d/nvidia-driver-pinning"
-    ),
+    Damage("pinning file edited", f"sed -i 's/1000/1/' {PIN}", "packages", PIN),
     Damage(
         "library corrupted, size and time kept",
         CORRUPT % "$LIB/libnccl.so.2",

@@ -17,6 +17,20 @@ def test_installed_packages_have_the_planned_versions(host, component):
             assert host.run_expect([0], f"dpkg-query -W -f '${{Version}}' {name}").stdout == version
 
 
+def test_every_part_has_the_version_of_the_driver(host, component):
+    """Those that no plan names too, which other packages need in this version or a newer one."""
+    driver = component("driver")
+    names = "nvidia-* libnvidia-* libcuda1 cuda-drivers* xserver-xorg-video-nvidia*"
+    columns = "${Package} ${db:Status-Status} ${Version}\\n"
+    rows = host.run_expect([0, 1], f"dpkg-query -W -f '{columns}' {names}").stdout
+    installed = [row.split() for row in rows.splitlines() if " installed " in row]
+    found = {name: version for name, _status, version in installed}
+    parts = {name: version for name, version in found.items() if version[:3] == driver["branch"]}
+    assert len(parts) >= len(driver["packages"]) > 0
+    pins = tuple(spec.partition("=")[0] for spec in driver["pinning_packages"])
+    assert {n: v for n, v in parts.items() if n not in pins and not v.startswith(driver["version"])} == {}
+
+
 def test_packages_are_held(host, component):
     held = set(host.run_expect([0], "apt-mark showhold").stdout.split())
     for spec in component("driver")["packages"]:

@@ -27,12 +27,14 @@ int main() {
 with_cuda = pytest.mark.skipif(CUDA == "none", reason="this step has no CUDA toolkit")
 
 
-def test_driver_has_the_requested_branch(host):
-    version = host.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout
-    assert {line.split(".")[0] for line in version.splitlines()} == {DRIVER}
+def test_driver_has_the_requested_version(host):
+    (version,) = set(
+        host.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout.splitlines()
+    )
+    assert f"{version}.".startswith(f"{DRIVER}.")
 
 
-def test_no_package_of_another_branch_is_left(installed):
+def test_no_package_of_another_version_is_left(installed):
     driver = {
         name: version for name, version in installed.items() if re.match(r"(lib)?nvidia-|libcuda1|cuda-driv", name)
     }
@@ -40,10 +42,13 @@ def test_no_package_of_another_branch_is_left(installed):
     assert {name: version for name, version in driver.items() if not re.match(rf"{DRIVER}[.-]", version)} == {}
 
 
-def test_one_branch_is_pinned(host):
-    pins = host.run_expect([0], "ls /etc/apt/preferences.d").stdout.split()
-    expected = [f"nvidia-driver-pinning-{DRIVER}"] if int(DRIVER) >= FIRST_PINNED_BRANCH else []
-    assert [name for name in pins if name.startswith("nvidia-driver-pinning-")] == expected
+def test_requested_version_is_pinned(host, installed):
+    is_pinned = int(DRIVER.split(".")[0]) >= FIRST_PINNED_BRANCH
+    pins = [name for name in installed if name.startswith("nvidia-driver-pinning-")]
+    assert pins == [f"nvidia-driver-pinning-{DRIVER}"] * is_pinned
+    path = "/etc/apt/preferences.d/nvidia-driver-pin"
+    assert host.file(path).exists == is_pinned
+    assert not is_pinned or f"Pin: version {DRIVER}" in host.file(path).content_string
 
 
 def test_kernel_modules_have_the_requested_flavour(installed, held):

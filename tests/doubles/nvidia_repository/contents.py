@@ -37,6 +37,7 @@ KNOWN = {
 LAST_BRANCH_IN_NAMES = 580
 LAST_BRANCH_OF_FABRIC = 575  # in the names of Fabric Manager and what belongs to it
 FIRST_PINNED_BRANCH = 580
+FIRST_BRANCH_OF_DAEMON = 580  # in a package of its own
 DEPENDENCIES = {"Pre-Depends", "Depends", "Recommends", "Provides"}
 RELATION = re.compile(r"(\((?:<<|<=|=|>=|>>) )([^)]+)")
 FIRST_NUMBER, LAST_NUMBER = re.compile(r"\d+"), re.compile(r"\d+(?=\D*$)")
@@ -114,15 +115,21 @@ def driver_packages(target: Slug) -> Iterator[Package]:
     """Return the simulated driver packages of a repository's branches, named as NVIDIA names them there."""
     data, family = driver_contents(), target.family
     revision = data["revision"][family]
+    found: dict[tuple[str, str], Package] = {}  # several patches of a branch have one pinning package for it
     for driver in data["drivers"]:
         if driver["branch"] not in target.drivers:
             continue
         values = {**driver, "revision": revision, "full": f"{driver['driver']}-{revision}"}
-        era = "up_to_580" if int(driver["branch"]) <= LAST_BRANCH_IN_NAMES else "from_590"
-        pinning = data["pinning"] if int(driver["branch"]) >= FIRST_PINNED_BRANCH else []
-        fabric = data["fabric"]["up_to_575" if int(driver["branch"]) <= LAST_BRANCH_OF_FABRIC else "from_580"]
-        for spec in [*pinning, *data[family]["all_branches"], *data[family][era], *fabric]:
-            yield _package({"version": "@full@", **spec}, values)
+        branch = int(driver["branch"])
+        eras = ["all_branches", "up_to_580" if branch <= LAST_BRANCH_IN_NAMES else "from_590"]
+        if branch <= LAST_BRANCH_IN_NAMES:
+            eras.append("only_580" if branch >= FIRST_BRANCH_OF_DAEMON else "up_to_575")
+        pinning = data["pinning"] if branch >= FIRST_PINNED_BRANCH else []
+        fabric = data["fabric"]["up_to_575" if branch <= LAST_BRANCH_OF_FABRIC else "from_580"]
+        for spec in [*pinning, *(spec for era in eras for spec in data[family].get(era, [])), *fabric]:
+            package = _package({"version": "@full@", **spec}, values)
+            found.setdefault((package.control["Package"], package.control["Version"]), package)
+    yield from found.values()
 
 
 def archive_packages(distribution: str) -> list[Package]:

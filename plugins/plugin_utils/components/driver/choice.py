@@ -5,6 +5,7 @@ Runs on the controller; pure functions.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
@@ -280,6 +281,7 @@ def _mixed(context: ResolveContext) -> Problem | None:
 def _complete(context: ResolveContext, component: DriverComponent, findings: Findings) -> DriverComponent:
     if component.module_source == prebuilt.PREBUILT:
         prebuilt.warn_unknown(context, findings)
+    component = dataclasses.replace(component, pinning_packages=drivers.exact_pinning(context, component))
     return kernels.with_build_packages(context, component, findings)
 
 

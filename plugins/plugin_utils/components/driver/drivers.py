@@ -230,15 +230,34 @@ def in_nvidia_repository(context: ResolveContext, branch: str) -> bool:
 
 
 def _pinning(context: ResolveContext, branch: Branch) -> tuple[Package, ...]:
-    """Return the pinning package; without a repository its version is unknown, since it has a numbering of its own."""
+    """Return the branch's pinning package; without a repository its version is unknown: it has its own numbering."""
     pinning = context.catalog.driver.pinning
     if int(branch.branch) < int(pinning.first_branch):
         return ()
     name = pinning.package.format(branch=branch.branch)
-    if context.host.offers is None:
-        return (Package(name),)
+    return (Package(name),) if context.host.offers is None else _offered_pin(context, name)
+
+
+def _offered_pin(context: ResolveContext, name: str) -> tuple[Package, ...]:
     found = offered(context, name)
     return (Package(name, found[0]),) if found else ()
+
+
+def exact_pinning(context: ResolveContext, component: DriverComponent) -> tuple[Package, ...]:
+    """Return the pinning package of a driver: of its full version where that was requested, or no other is offered.
+
+    NVIDIA's metapackages depend on `>=` their version, and a branch's pin allows every patch of the branch. What stays
+    keeps its pin.
+    """
+    pinning = context.catalog.driver.pinning
+    if component.source != "nvidia" or int(component.branch) < int(pinning.first_branch):
+        return component.pinning_packages
+    if "driver" in context.host.keeping:
+        kept = context.host.present.verified.components.get("driver")
+        return kept.pinning_packages if kept else component.pinning_packages
+    if component.pinning_packages and context.request["driver"] != component.version:
+        return component.pinning_packages
+    return _offered_pin(context, pinning.package.format(branch=component.version)) or component.pinning_packages
 
 
 @cached

@@ -268,11 +268,25 @@ def test_the_packages_of_a_branch_up_to_the_limits_of_a_repository(distro, branc
         (("595-1", "595-3", "595-2"), "595", ["nvidia-driver-pinning-595=595-3"]),
         (("595-1",), "580", []),
         ((), "595", []),
+        (("595-1",), "595.71.05", ["nvidia-driver-pinning-595.71.05=595.71.05-1"]),
+        (("595-1",), "595.71", ["nvidia-driver-pinning-595=595-1"]),
+        (("595-1",), "595.58.03", ["nvidia-driver-pinning-595=595-1"]),
+        ((), "595.71", ["nvidia-driver-pinning-595.71.05=595.71.05-1"]),
     ],
-    ids=["the newest", "of another branch", "none offered"],
+    ids=[
+        "the newest",
+        "of another branch",
+        "none offered",
+        "of a full version",
+        "of a series",
+        "of a full version without one",
+        "none of the branch",
+    ],
 )
 def test_the_pin_is_one_that_the_repository_offers(pins, driver, expected):
     offers = {**debian_offers(), "nvidia-driver-pinning-595": pins}
+    if driver.startswith("595."):
+        offers["nvidia-driver-pinning-595.71.05"] = ("595.71.05-1",)
     made = plan("debian-12", "T4", offers=offers, driver=driver, **ALONE)
     assert made["components"]["driver"]["pinning_packages"] == expected
 
