@@ -264,7 +264,8 @@ probe:
     repository_files:
       description:
         - apt's C(entries) and C(keys) of NVIDIA's software, and the C(mixed) files with others as well. An entry's
-          C(offers) says whether apt's lists of it have packages that a plan may install.
+          C(offers) says whether apt's lists of it have packages that a plan may install. Its C(keys) are the
+          fingerprints of those that its C(Signed-By) names, where they are known.
         - C(preferred) has the sources of others whose packages apt would take in place of NVIDIA's or the
           distribution's, with the C(priority) and the files with C(pins) that give it.
       type: dict

@@ -91,7 +91,8 @@ class Repository:
 class SourceEntry:
     """An apt source; signed_by: the key file, fingerprints, "a key within the file", or None for any trusted key.
 
-    offers: whether apt's lists of it have packages that a plan may install; None where there are no lists.
+    keys: the fingerprints of the keys that it trusts by signed_by, None where they are not known. offers: whether apt's
+    lists of it have packages that a plan may install; None where there are no lists.
     """
 
     file: str
@@ -99,6 +100,7 @@ class SourceEntry:
     suite: str = ""
     signed_by: str | None = None
     offers: bool | None = None
+    keys: tuple[str, ...] | None = dataclasses.field(default=None, metadata=records.OMITTED)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -74,6 +74,20 @@ class Cleanup:
     cuda_uninstallers: tuple[str, ...] = ()
 
 
+def adopted(plan: Plan, probe: Probe) -> str:
+    """Return the source file of others that defines the planned repository with its key, and is used; empty if none.
+
+    apt refuses a second source of it with another Signed-By, as that of the role would be.
+    """
+    if plan.repository is None or plan.request["scope"] == "frameworks":
+        return ""
+    url, key = plan.repository["url"].rstrip("/"), plan.repository["key_fingerprint"].upper()
+    entries = [entry for entry in probe.repository_files.entries if entry.uri.rstrip("/") == url]
+    if any(key not in (entry.keys or ()) or entry.file == OWN_SOURCE for entry in entries):
+        return ""
+    return next((entry.file for entry in entries if entry.suite.strip("./") == ""), "")
+
+
 def find(plan: Plan, probe: Probe) -> list[Leftover]:
     """Return all leftovers in the order in which they are reported; none with gpu_stack_scope=frameworks."""
     if plan.request["scope"] == "frameworks":
@@ -165,7 +179,7 @@ def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Left
     Of other repositories, those that win over the plan's, and NVIDIA's and the PPA's that may conflict later.
     """
     planned = plan.repository["url"].rstrip("/") if plan.repository else None
-    named = set()
+    named, is_adopted = set(), bool(adopted(plan, probe))
     for source in probe.repository_files.preferred:
         if won := _won(plan, source):
             named.add(source.file)
@@ -178,7 +192,7 @@ def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Left
                 continue
             message = f"{entry.file} defines {entry.uri}, whose packages may conflict; remove it if nothing needs it"
             yield _source(entry, probe, catalog, message, blocks=False)
-        elif entry.signed_by != OWN_KEY:
+        elif entry.signed_by != OWN_KEY and not is_adopted:
             message = (
                 f"{entry.file} defines {entry.uri}, signed by {entry.signed_by or 'any trusted key'}; expected "
                 f"{OWN_KEY}, since apt refuses a repository with two different Signed-By values"

@@ -29,13 +29,15 @@ SCHEMA = 1
 class PlanDiff:
     """What a plan changes: each component, the leftovers that are removed first, and removals by component.
 
-    others: what changes for other users of the machine, a sentence each.
+    others: what changes for other users of the machine, a sentence each. adopted_source: the file of others that
+    defines the repository, and stays; empty if the run adds a source of its own.
     """
 
     components: tuple[ComponentChange, ...]
     leftovers: Cleanup
     removals: Mapping[str, Removal]
     others: tuple[str, ...] = ()
+    adopted_source: str = ""
 
     @property
     def changes(self) -> bool:
@@ -54,6 +56,7 @@ class PlanDiff:
             "components": to_json(self.components),
             "leftovers": to_json(self.leftovers),
             "others": list(self.others),
+            "adopted_source": self.adopted_source,
             "replaces": {name: list(removal.replaces) for name, removal in self.removals.items()},
             "may_remove": {name: list(removal.may_remove) for name, removal in self.removals.items()},
         }
@@ -65,7 +68,8 @@ def plan_diff(plan: Plan, probe: Probe) -> PlanDiff:
     removed = {part.name: part.removal(plan, probe, catalog) for part in PARTS}
     rows = tuple(_component(part, plan, probe, removed[part.name], catalog) for part in PARTS)
     others = [text for part, row in zip(PARTS, rows, strict=True) for text in part.effects(row, plan, probe)]
-    return PlanDiff(rows, leftovers.cleanup(plan, probe), removed, tuple(others) if plan.ok else ())
+    shown = tuple(others) if plan.ok else ()
+    return PlanDiff(rows, leftovers.cleanup(plan, probe), removed, shown, leftovers.adopted(plan, probe))
 
 
 def _component(part: Part[Any], plan: Plan, probe: Probe, removal: Removal, catalog: Catalog) -> ComponentChange:
@@ -102,7 +106,8 @@ def diff_lines(diff: PlanDiff, drift: Mapping[str, Sequence[str]] | None = None)
         lines += [f"Removed: {part.removed(row, diff.removals[part.name])}"] if row.removed else []
     lines += [f"For other users of this host: {sentence}" for sentence in diff.others]
     if diff.changes:
-        return lines
+        adopted = f"Used as it is: {diff.adopted_source}, which defines NVIDIA's repository with NVIDIA's key"
+        return [*lines, adopted] if diff.adopted_source else lines
     if not drift:
         return [*lines, "The host matches the plan."]
     reasons = (f"  {part}: {'; '.join(texts)}" for part, texts in drift.items())

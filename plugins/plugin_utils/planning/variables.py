@@ -58,6 +58,7 @@ _FIXED = {
         [f"{part.role}_path" for part in FRAMEWORKS], "the probe, the checks, gpuhost-env and teardown look there"
     ),
     **dict.fromkeys([f"{part.role}_uv_path" for part in FRAMEWORKS], "each run compares it, and teardown removes it"),
+    "nvidia_repo_adopted_source": "each run finds it",
     "nvidia_repo_key_path": "the probe, rollback and teardown look there",
     "nvidia_repo_set_aside_folder": "the plan names it, and teardown removes it",
     "smoke_train_python": "the run records the environments that it installs as verified",

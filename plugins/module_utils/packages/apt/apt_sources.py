@@ -54,6 +54,7 @@ def read(root: str, repository_url: str | None) -> RepositoryFiles:
     keys, mixed = _keys(root)
     mixed += [entry.file for entry in entries if entry not in wanted]
     concerned = {entry.file for entry in wanted} | set(keys)
+    wanted = [replace(entry, keys=_signing_keys(root, entry)) for entry in wanted]
     return RepositoryFiles(tuple(wanted), keys, tuple(sorted(concerned & set(mixed))))
 
 
@@ -105,9 +106,32 @@ def _options(match: re.Match[str]) -> dict[str, str]:
 
 
 def _entry(path: str, uri: str, suite: str, signed_by: str | None) -> SourceEntry:
+    keys = None
     if signed_by and "BEGIN PGP" in signed_by:
+        keys = _keys_within(signed_by)
         signed_by = "a key within the file"
-    return SourceEntry(path, uri, suite, signed_by or None)
+    return SourceEntry(path, uri, suite, signed_by or None, keys=keys)
+
+
+def _keys_within(text: str) -> tuple[str, ...] | None:
+    """Return the fingerprints of an armoured key in a deb822 field, whose empty lines are ` .`."""
+    lines = [line.strip() for line in text.splitlines()]
+    try:
+        found = openpgp.public_keys("\n".join("" if line == "." else line for line in lines).encode())
+    except ValueError:
+        return None
+    return tuple(key.fingerprint for key in found)
+
+
+def _signing_keys(root: str, entry: SourceEntry) -> tuple[str, ...] | None:
+    """Return the fingerprints of the keys that the Signed-By of an entry names; None where these are not known."""
+    if entry.keys is not None or not (entry.signed_by or "").startswith("/"):
+        return entry.keys
+    try:
+        found = [openpgp.public_keys(files.read_bytes(root, path) or b"") for path in (entry.signed_by or "").split()]
+    except (ValueError, OSError):
+        return None
+    return tuple(key.fingerprint for keys in found for key in keys)
 
 
 def _keys(root: str) -> tuple[dict[str, tuple[str, ...]], list[str]]:

@@ -79,12 +79,15 @@ def planned(*components: str) -> Plan:
     return plan_from_json({**PLANNED, "components": {name: PLANNED["components"][name] for name in components}})
 
 
+KEY_FINGERPRINT = "EB693B3035CD5710E231E123A4B469963BF863CC"  # of NVIDIA's key for Debian 12 (catalog/distro)
+
+
 def make_plan(
     components: dict[str, Any] | None = None, request: dict[str, Any] | None = None, url: str | None = None
 ) -> Plan:
     """Return a plan for Debian 12 with these components; url: of NVIDIA's repository."""
     parts = NOTHING.but(**{name: component(name, data) for name, data in (components or {}).items()})
-    repository = {"url": url} if url else None
+    repository = {"url": url, "key_fingerprint": KEY_FINGERPRINT} if url else None
     asked = user_request.from_mapping(request or {})
     found: dict[str, Any] = {"gpus": (), "reasons": (), "problems": (), "warnings": ()}
     return Plan(distribution="debian-12", request=asked, components=parts, repository=repository, **found)

@@ -36,6 +36,8 @@ FILE = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"
 OLD = "AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"
 OLD_FILE = "/etc/apt/trusted.gpg.d/nvidia.gpg"
 
+KEYS = [OLD, planning_cases.KEY_FINGERPRINT]
+
 COMPONENTS = {"driver": planning_cases.DRIVER, "cuda": planning_cases.CUDA}
 REFUSE = make_plan(COMPONENTS, url=URL)
 REMOVE = make_plan(COMPONENTS, {"leftovers": "remove"}, URL)
@@ -48,8 +50,11 @@ def runfile(driver: Any = None, *toolkits: Any) -> dict[str, Any]:
     return {"runfile": {"driver": driver, "toolkits": list(toolkits)}}
 
 
-def sources(*entries: tuple[str, str, str | None], keys: Any = None, mixed: Any = ()) -> dict[str, Any]:
+def sources(
+    *entries: tuple[str, str, str | None], keys: Any = None, mixed: Any = (), trusted: Any = None
+) -> dict[str, Any]:
     found = [{"file": file, "uri": uri, "suite": "/", "signed_by": key} for file, uri, key in entries]
+    found = [entry if trusted is None else {**entry, "keys": list(trusted)} for entry in found]
     return {"repository_files": {"entries": found, "keys": keys or {}, "mixed": list(mixed)}}
 
 
@@ -60,7 +65,7 @@ CASES: dict[str, tuple[dict[str, Any], bool, dict[str, list[str]]]] = {
     "toolkit in the planned directory": (runfile(None, TOOLKIT), True, {"cuda_uninstallers": [TOOLKIT["uninstaller"]]}),
     "toolkit beside the planned one": (runfile(None, {**TOOLKIT, "version": "12.4"}), False, {}),
     "source with another key": (sources((FILE, URL, KEYRING)), True, {"set_aside": [FILE]}),
-    "source of cuda-keyring": (
+    "source of cuda-keyring whose key is not known": (
         {**sources((FILE, URL, KEYRING)), "packages": KEYRING_PACKAGE},
         True,
         {"set_aside": [FILE], "purge": ["cuda-keyring"]},
@@ -78,6 +83,11 @@ CASES: dict[str, tuple[dict[str, Any], bool, dict[str, list[str]]]] = {
         True,
         {"set_aside": [FILE]},
     ),
+    "source of cuda-keyring with another key than NVIDIA's": (
+        {**sources((FILE, URL, KEYRING), trusted=[OLD]), "packages": KEYRING_PACKAGE},
+        True,
+        {"set_aside": [FILE], "purge": ["cuda-keyring"]},
+    ),
     "source without a key": (sources((FILE, URL, None)), True, {"set_aside": [FILE]}),
     "source in a file with other repositories": (sources((FILE, URL, None), mixed=[FILE]), True, {}),
     "repository of another release": (sources((FILE, OTHER_URL, KEYRING)), False, {"set_aside": [FILE]}),
@@ -87,6 +97,27 @@ CASES: dict[str, tuple[dict[str, Any], bool, dict[str, list[str]]]] = {
     "old key among others": (sources(keys={OLD_FILE: [OLD]}, mixed=[OLD_FILE]), False, {}),
     "two entries of one file": (sources((FILE, URL, None), (FILE, OTHER_URL, None)), True, {"set_aside": [FILE]}),
 }
+
+
+@pytest.mark.parametrize(
+    ("parts", "file"),
+    [
+        (sources((FILE, URL, KEYRING), trusted=KEYS), FILE),
+        (sources((FILE, URL.rstrip("/"), KEYRING), ("/e/cuda.sources", URL, "/k"), trusted=KEYS), FILE),
+        (sources((FILE, URL, KEYRING), trusted=[OLD]), ""),
+        (sources((FILE, URL, KEYRING)), ""),
+        (sources((FILE, OTHER_URL, KEYRING), trusted=KEYS), ""),
+        (sources((FILE, URL, KEYRING), (leftovers.OWN_SOURCE, URL, KEYRING), trusted=KEYS), ""),
+        ({}, ""),
+    ],
+    ids=["cuda-keyring's", "two", "another key", "a key that is not known", "another URL", "beside ours", "none"],
+)
+def test_a_source_with_the_planned_url_and_key_is_adopted(parts: dict[str, Any], file: str) -> None:
+    for plan in (REFUSE, REMOVE):
+        diff = plan_diff.plan_diff(plan, make_probe(**parts))
+        assert diff.adopted_source == file
+        assert not file or check(plan, parts) == Preflight((), ())
+        assert bool(file) == any(line.startswith(f"Used as it is: {FILE}, ") for line in plan_diff.diff_lines(diff))
 
 
 def cleanup(**targets: Any) -> Cleanup:

@@ -126,7 +126,16 @@ def test_action(name: str, planned: Any, probe: dict[str, Any], installed: str |
 
 def test_the_fact_has_plain_rows() -> None:
     fact = diff({"packages": packages("libnccl2=2.29.7-1+cuda13.1")}, nccl=NCCL).to_json()
-    assert list(fact) == ["schema", "changes", "components", "leftovers", "others", "replaces", "may_remove"]
+    assert list(fact) == [
+        "schema",
+        "changes",
+        "components",
+        "leftovers",
+        "others",
+        "adopted_source",
+        "replaces",
+        "may_remove",
+    ]
     assert fact["components"][4] == {
         "component": "nccl",
         "installed": "2.29.7",

@@ -87,6 +87,36 @@ def test_a_file_with_other_repositories_is_mixed(tmp_path: Path, text: str, mixe
     assert apt_sources.read(str(tmp_path), None).mixed == (("/etc/apt/sources.list",) if mixed else ())
 
 
+BOOKWORM = (FIXTURES / "openpgp/debian-archive-bookworm-stable.asc").read_text()
+BULLSEYE = (FIXTURES / "openpgp/debian-archive-bullseye-stable.gpg").read_bytes()
+# By gpg (fixtures/openpgp/gpg-show-keys.txt).
+OF_BOOKWORM, OF_BULLSEYE = "4D64FEC119C2029067D6E791F8D2585B8783D481", "A4285295FC7B1A81600062A9605C66F00D6C9793"
+WITHIN = "".join(f" {line or '.'}\n" for line in BOOKWORM.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("signed_by", "keys"),
+    [
+        (" /k.asc", (OF_BOOKWORM,)),
+        (" /k.asc /k.gpg", (OF_BOOKWORM, OF_BULLSEYE)),
+        (f"\n{WITHIN}", (OF_BOOKWORM,)),
+        (" /missing.gpg", None),
+        (" /nonsense.gpg", None),
+        (f" {OF_BOOKWORM}", None),
+        ("\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQINBA==", None),
+    ],
+    ids=["a file", "two files", "within", "a missing file", "no key in it", "a fingerprint", "cut short"],
+)
+def test_the_keys_that_a_source_trusts(tmp_path: Path, signed_by: str, keys: tuple[str, ...] | None) -> None:
+    put(tmp_path, "/k.asc", BOOKWORM)
+    put(tmp_path, "/k.gpg", BULLSEYE)
+    put(tmp_path, "/nonsense.gpg", "<html>")
+    text = f"Types: deb\nURIs: {NVIDIA}\nSuites: /\nSigned-By:{signed_by}\n"
+    put(tmp_path, "/etc/apt/sources.list.d/n.sources", text)
+    (entry,) = apt_sources.read(str(tmp_path), None).entries
+    assert entry.keys == keys
+
+
 def test_only_valid_keys_of_nvidia_are_returned(tmp_path: Path) -> None:
     debian = (FIXTURES / "openpgp/debian-archive-bullseye-stable.gpg").read_bytes()
     put(tmp_path, "/etc/apt/trusted.gpg.d/debian.gpg", debian)
