@@ -357,6 +357,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "desktop": [("desktop", molecule)],
     "component": [("component", component)],
     "hgx": [("hgx", molecule)],
+    "adopt": [("adopt", molecule)],
     "cut_lines": [("cut_lines", molecule)],
     "fallback": [("fallback", molecule)],
     "locks": [("locks", locks)],

@@ -21,7 +21,8 @@ echo "== links"; list -type l -printf '%p -> %l %u:%g\n'
 echo "== directories"; list -type d -printf '%p %m %u:%g\n'
 echo "== files"; list ! -type l ! -type d -printf '%p %y %m %u:%g %s %T@\n'
 echo "== alternatives"; update-alternatives --get-selections
-echo "== units"; systemctl list-unit-files --no-legend --no-pager
+# Without the logins of these tests.
+echo "== units"; systemctl list-unit-files --no-legend --no-pager | grep -v '^session-.*transient'
 # Each command on its own: in a pipeline its failure would be an empty section, equal to the next one.
 echo "== services"
 enabled="$(systemctl list-unit-files --type=service --state=enabled --no-legend --no-pager)"

@@ -18,9 +18,9 @@ version_added: "0.1.0"
 options:
   action:
     description:
-      - V(record_baseline) records O(files) and O(shared_folders) before the first change of a host; what is in the
-        baseline already keeps its recorded state. That O(parts) are about to be changed is recorded, with what differs
-        of them before that, and the change is recorded as pending.
+      - V(record_baseline) records O(files), O(shared_folders) and O(alternatives) before the first change of a host;
+        what is in the baseline already keeps its recorded state. That O(parts) are about to be changed is recorded,
+        with what differs of them before that, and the change is recorded as pending.
       - V(record_verified) records O(plan), packages with their versions and holds, O(files) and O(alternatives) as the
         verified configuration, with O(evidence). The one before it becomes the previous one, and package files that
         neither needs are removed. No change is pending any more.
@@ -203,7 +203,7 @@ def record_baseline(module: AnsibleModule, options: Options, _packages: PackageM
         applied.begin(options.directory, {name: part["fingerprint"] for name, part in options.parts.items()})
     return {
         "changed": recording.record_baseline(
-            options.directory, options.files, options.shared_folders, module.check_mode
+            options.directory, options.files, options.shared_folders, options.alternatives, module.check_mode
         )
     }
 

@@ -19,18 +19,25 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import alterna
 FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
 
 
-def record_baseline(directory: str, paths: list[str], shared: list[str], check: bool = False) -> bool:
-    """Record files, and whether the directories `shared` exist, before the first change.
+def record_baseline(
+    directory: str, paths: list[str], shared: list[str], names: Iterable[str] = (), check: bool = False
+) -> bool:
+    """Record files, whether the directories `shared` exist, and the alternatives `names`, before the first change.
 
-    What is in the baseline already keeps its recorded state; only files and directories that are new to it are added.
+    What is in the baseline already keeps its recorded state; only what is new to it is added. A baseline of an earlier
+    release has no alternatives, and gets none: those of now may be a change of that release.
     """
-    baseline = store.read(directory, store.BASELINE) or {"files": {}, "folders": {}}
+    baseline = store.read(directory, store.BASELINE) or {"files": {}, "folders": {}, "alternatives": {}}
+    chosen = dict(baseline.get("alternatives", {}))
+    links = [name for name in names if "alternatives" in baseline and name not in chosen]
+    chosen.update((name, alternatives.read("/", name)) for name in links)
     files = {path: file_state.capture(path) for path in paths if path not in baseline["files"]}
     folders = {path: os.path.isdir(path) for path in shared if path not in baseline["folders"]}
-    if (files or folders) and not check:
+    if (files or folders or links) and not check:
         record = {"files": dict(baseline["files"], **files), "folders": dict(baseline["folders"], **folders)}
+        record.update({"alternatives": chosen} if "alternatives" in baseline else {})
         store.write(directory, store.BASELINE, record)
-    return bool(files or folders)
+    return bool(files or folders or links)
 
 
 def record_pending(directory: str) -> None:

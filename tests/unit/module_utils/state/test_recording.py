@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import alternatives, applied, recording
 
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
@@ -278,8 +278,28 @@ def test_a_file_or_a_directory_alone_is_added_to_the_baseline(tmp_path):
     state, file, folder = str(tmp_path / "state"), str(tmp_path / "file"), str(tmp_path / "folder")
     assert recording.record_baseline(state, [], [folder])
     assert recording.record_baseline(state, [file], [])
-    assert store.read(state, store.BASELINE) == {"files": {file: None}, "folders": {folder: False}, "schema": 1}
+    record = {"files": {file: None}, "folders": {folder: False}, "alternatives": {}, "schema": 1}
+    assert store.read(state, store.BASELINE) == record
     assert not recording.record_baseline(state, [file], [folder])
+
+
+def test_the_baseline_has_the_alternatives_that_were_there_first(tmp_path, monkeypatch):
+    state, found = str(tmp_path / "state"), {"cuda": {"mode": "auto", "value": "/usr/local/cuda-13.0"}}
+    monkeypatch.setattr(alternatives, "read", lambda _root, name: found.get(name))
+    assert recording.record_baseline(state, [], [], ["cuda", "none"])
+    before = store.read(state, store.BASELINE)["alternatives"]
+    assert before == {"cuda": {"mode": "auto", "value": "/usr/local/cuda-13.0"}, "none": None}
+    found["cuda"] = {"mode": "manual", "value": "/usr/local/cuda-13.2"}
+    assert not recording.record_baseline(state, [], [], ["cuda", "none"])
+    assert store.read(state, store.BASELINE)["alternatives"] == before
+
+
+def test_the_baseline_of_an_earlier_release_gets_no_alternatives_of_now(tmp_path):
+    state, file = str(tmp_path / "state"), str(tmp_path / "file")
+    store.write(state, store.BASELINE, {"files": {}, "folders": {}})
+    assert not recording.record_baseline(state, [], [], ["cuda"])
+    assert recording.record_baseline(state, [file], [], ["cuda"])
+    assert "alternatives" not in store.read(state, store.BASELINE)
 
 
 def test_check_mode_records_no_baseline(tmp_path):
