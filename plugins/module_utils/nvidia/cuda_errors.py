@@ -34,6 +34,14 @@ _MPS = (
     "nvidia-cuda-mps-control` ends it."
 )
 ERRORS = {
+    3: CudaError(
+        "cudaErrorInitializationError",
+        "CUDA_ERROR_NOT_INITIALIZED",
+        "initialization error",
+        "CUDA could not be initialized",
+        "`journalctl -k -b -g 'NVRM|nvidia-uvm'` shows what the driver has logged; `lsmod | grep nvidia_uvm` whether "
+        "the module that CUDA needs is loaded.",
+    ),
     34: CudaError(
         "cudaErrorStubLibrary",
         "CUDA_ERROR_STUB_LIBRARY",

@@ -32,6 +32,9 @@ _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d
 # Without a number, if the GPU disappears while the driver initializes it; the sentence spans three lines.
 _GONE = re.compile(r"NVRM: (?:GPU (?:at )?([0-9a-fA-F:.]+?):?(?: GPU)? has )?fallen off the bus", re.IGNORECASE)
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX ")  # nvidia_init_module in kernel-open/nvidia/nv.c
+# CUDA toolkit release notes, "Known Issues"; devmem_alloc_pagemap in kernel-open/nvidia-uvm/uvm_pmm_gpu.c.
+_HMM = re.compile(r"nvidia-uvm: \S+ devmem_alloc_pagemap\[pid:\d+\] request_free_mem_region\(\) err -34")
+_UVM_LOADED = re.compile(r"nvidia-uvm: Loaded the UVM driver")  # uvm_init in kernel-open/nvidia-uvm/uvm.c
 # What journalctl and dmesg put before a message. Elsewhere in a line is what programs and their users are called.
 _PREFIX = re.compile(r"^(?:(?:\d\S* \S+ |[A-Z][a-z]{2} +\d+ [\d:]+ \S+ )?kernel: )?(?:<\d+>)?\s*(?:\[[^\]]*\]\s*)*")
 # `NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...`: unit, severity, interrupt information, error status.
@@ -150,6 +153,18 @@ def _fits(pattern: str, bits: str) -> bool:
 def has_load_attempt(text: str) -> bool:
     """Return whether something tried to load a module of NVIDIA's, or any whose signature was refused."""
     return bool(_LOAD_ATTEMPT.search(text))
+
+
+def hmm_failure(text: str) -> str:
+    """Return the message of nvidia-uvm that its memory management (HMM) found no address; empty without it.
+
+    Only what the module has logged since it was loaded last counts.
+    """
+    found = ""
+    for line in text.splitlines():
+        message = _PREFIX.sub("", line, 1)
+        found = "" if _UVM_LOADED.match(message) else message if _HMM.match(message) else found
+    return found
 
 
 def position(text: str) -> str | None:

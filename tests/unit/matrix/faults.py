@@ -852,6 +852,46 @@ def confidential_ready(host: Host) -> None:
     lose_cuda(host, "802")
 
 
+# CUDA toolkit release notes, "Known Issues".
+HMM = "nvidia-uvm: uvm_pmm_gpu.c:3176 devmem_alloc_pagemap[pid:92821] request_free_mem_region() err -34"
+
+
+@fault(
+    "The kernel's address space has no room for HMM, and CUDA refuses to start (error 3)",
+    *REFUSED,
+    follows=NOT_MEASURED,
+    why="No program can use a GPU",
+    cause=model.HOST,
+)
+def no_room_for_hmm(host: Host) -> None:
+    """As in NVIDIA/open-gpu-kernel-modules issues 901 and 947."""
+    log(host, HMM)
+    lose_cuda(host, "3")
+
+
+@fault(
+    "nvidia-uvm was loaded again after HMM had no room, and CUDA refuses to start (error 3)",
+    *REFUSED,
+    follows=NO_CUDA,
+    why="No program can use a GPU",
+)
+def room_for_hmm_since(host: Host) -> None:
+    log(host, HMM)
+    log(host, "nvidia-uvm: Loaded the UVM driver, major device number 511.")
+    lose_cuda(host, "3")
+
+
+@fault(
+    "The kernel's address space has no room for HMM, and CUDA refuses to start for another reason (error 802)",
+    *REFUSED,
+    follows=NO_CUDA,
+    why="No program can use a GPU",
+)
+def no_room_for_hmm_and_another_error(host: Host) -> None:
+    log(host, HMM)
+    lose_cuda(host, "802")
+
+
 def divide(host: Host, *numbers: int) -> None:
     """Enable MIG on GPUs; a process then sees one instance of one GPU."""
     for number in numbers:

@@ -35,6 +35,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     cuda_errors,
     gpu_processes,
+    kernel_log,
     ld_so,
     nvidia_smi,
     nvidia_smi_log,
@@ -62,6 +63,13 @@ _VERSION = re.compile(r"^libcuda\.so\.(\d+\.\d+[\d.]*)$")
 # What `nvidia-smi conf-compute` prints with -q, or before branch 550 with -f and -grs.
 _CONFIDENTIAL = re.compile(r"^\s*(?:CC (?:State|status)\s*:\s*ON|Multi-GPU Mode\s*:\s*Protected PCIe)\s*$", re.M | re.I)
 _READY = re.compile(r"^\s*(?:CC|Confidential Compute) GPUs Ready State\s*:\s*(\S.*?)\s*$", re.M | re.I)
+
+
+_HMM_REMEDY = (
+    "Write `options nvidia_uvm uvm_disable_hmm=1` to /etc/modprobe.d/uvm.conf and reload the module (`modprobe -r "
+    "nvidia_uvm && modprobe nvidia_uvm`, or reboot), or add `nokaslr` to GRUB_CMDLINE_LINUX_DEFAULT in "
+    "/etc/default/grub, run `update-grub` and reboot. The driver and CUDA are not the cause."
+)
 
 
 class Found(NamedTuple):
@@ -318,6 +326,18 @@ def _find_libcuda(host: Host) -> Found | None:
     return Found(text, remedy, gpus | _addresses(host.log.gpus))
 
 
+def _find_hmm(host: Host) -> Found | None:
+    """Find that the kernel has left nvidia-uvm no addresses, with which CUDA does not start whatever its version is."""
+    if host.context.kernel_module != "loaded" or host.context.driver_simulated:
+        return None  # the log is another kernel's
+    text, _problem = kernel_log.read(host.context.run)
+    message = kernel_log.hmm_failure(text or "")
+    if not message:
+        return None
+    gpus = frozenset(gpu.pci_address for gpu in host.pci[0])
+    return Found("the kernel log: %s" % message, _HMM_REMEDY, gpus | _addresses(host.log.gpus))
+
+
 def _owner(context: Context, paths: set[str]) -> str | None:
     """Return the package that has a file, None if none has it or a planned package has."""
     driver = context.plan.component(Driver)
@@ -340,6 +360,17 @@ CAUSES: tuple[Cause, ...] = (
         blame=HOST,
         errors=(34, 35, 803, 804),
         find=_find_libcuda,
+    ),
+    Cause(
+        "The kernel's address space has no room for HMM",
+        FAIL,
+        "`nvidia-uvm: ... request_free_mem_region() err -34` in the kernel log, since the module was loaded, with "
+        "kernels that randomize their address space (CUDA toolkit release notes, known issues)",
+        "Boot with `nokaslr`, or `options nvidia_uvm uvm_disable_hmm=1`",
+        (*ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HOST,
+        errors=(3, 999),
+        find=_find_hmm,
     ),
     Cause(
         "Compute mode Prohibited or Exclusive_Process",
