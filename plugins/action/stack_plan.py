@@ -66,6 +66,7 @@ ARGUMENTS = {
     "converge": {"type": "str", "default": "drift"},
     "locks": {"type": "str", "default": ""},
     "extra": {"type": "dict", "default": {}},
+    "versions": {"type": "str", "default": ""},
     "timeout_factor": {"type": "float", "default": 1},
     "wait": {"type": "int", "default": 0},
     "waivers": {"type": "raw", "default": []},

@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver im
     kernels,
     prebuilt,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     context,
@@ -29,7 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 _COMPONENTS = [sys.modules[choice.candidates.__module__] for choice in as_in_tables(CHOICES)]
-_BEFORE = (plans, one_plan, foreign_drivers, context, missing, gpus, scope, holds)
+_BEFORE = (plans, saved_versions, one_plan, foreign_drivers, context, missing, gpus, scope, holds)
 _MODULES = (*_BEFORE, drivers, driver_sets, prebuilt, kernels, known_bad, *_COMPONENTS, small_gpus, frameworks, locks)
 PROBLEMS: dict[str, str] = {}
 WARNINGS: dict[str, str] = {}

@@ -24,8 +24,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions, user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import Reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.one_plan import plan_around_holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, PARTS
@@ -50,7 +51,9 @@ WARNINGS = {
 }
 
 
-def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | None = None) -> Plan:
+def plan_for_probe(
+    probe: Probe, request: Mapping[str, Any], catalog: Catalog | None = None, saved: Saved | None = None
+) -> Plan:
     """Return the plan for a probe and a request's plain data; raises PlanInputError where one cannot be read.
 
     Invalid values of the request are problems of the plan, so that they are reported with all others.
@@ -59,16 +62,20 @@ def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | 
     wrong = read.errors
     if unknown_names := [why for name, why in wrong.items() if name not in read.request]:
         raise PlanInputError("; ".join(unknown_names))
-    plan = plan_for_reading(catalog or load_catalog(), read, host_from_probe(probe))
+    plan = plan_for_reading(catalog or load_catalog(), read, host_from_probe(probe), saved)
     invalid = [Problem("invalid-request", why, f"correct gpu_stack_{name}") for name, why in wrong.items()]
     return dataclasses.replace(plan, problems=(*invalid, *plan.problems))
 
 
-def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
+def plan_for_reading(catalog: Catalog, read: Reading, host: Host, saved: Saved | None = None) -> Plan:
     """Return the plan for a request as it was understood, which keeps what fits of a verified configuration.
 
-    It says what limits each version, and what was interpreted.
+    It says what limits each version, and what was interpreted. saved: a file of a fleet's versions.
     """
+    if saved is not None:
+        applied = saved_versions.apply(saved, read.request, host, catalog)
+        exact = dataclasses.replace(read, request=applied.request)
+        return applied.finish(plan_for_reading(catalog, exact, applied.host))
     catalog = of_architecture(catalog, host.architecture)
     once = functools.cache(functools.partial(plan_once, catalog))  # what is kept is asked again
     kept = keeping.keep(CHOICES, catalog, read.request, host, once)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Component, Components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
@@ -77,6 +78,7 @@ class Plan:
 
     kept_driver: the distribution's driver that stays, so that NVIDIA's must not replace it.
     repository: url, key_url, key_fingerprint and slug of NVIDIA's repository; None where the plan does not use it.
+    versions: those of packages that others of the plan depend on, where a file of a fleet's versions has them.
     """
 
     distribution: str
@@ -89,6 +91,7 @@ class Plan:
     problems: tuple[Problem, ...]
     warnings: tuple[PlanWarning, ...]
     remedies: tuple[Remedy, ...] = ()
+    versions: tuple[Package, ...] = ()
 
     @classmethod
     def from_json(cls, data: Any, kinds: Mapping[str, type[Component]]) -> Plan:

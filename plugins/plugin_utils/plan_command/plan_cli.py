@@ -15,9 +15,10 @@ from typing import TextIO
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions, user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_runs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import Reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
@@ -84,9 +85,34 @@ def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> Plan:
     mistakes: list[str] = []
     request = _request(arguments.request, mistakes)
     host = (_described_host if arguments.probe is None else _probed_host)(arguments, catalog, mistakes)
+    saved = _saved_versions(arguments.versions, mistakes)
     if mistakes or host is None:
         raise UsageError(mistakes)
-    return plan_for_reading(catalog, request, host)
+    return plan_for_reading(catalog, request, host, saved)
+
+
+def _saved_versions(path: str | None, mistakes: list[str]) -> Saved | None:
+    """Return the content of the file of --versions, if any; adds what is wrong with it to the mistakes."""
+    try:
+        return Saved.read(Path(path)) if path else None
+    except PlanInputError as error:
+        mistakes.append(f"--versions {error}")
+        return None
+
+
+def _save_versions(arguments: argparse.Namespace, plan: Plan, catalog: Catalog) -> None:
+    """Write the file of --save-versions for a plan without problems; raises UsageError where it cannot be written."""
+    probe = _probe(arguments.probe) if arguments.probe else None
+    architecture = probe.architecture if probe else arguments.arch
+    text = saved_versions.text(plan, architecture or ARCHITECTURE, probe, catalog)
+    try:
+        Path(arguments.save_versions).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError([f"--save-versions {arguments.save_versions}: {error.strerror}"]) from error
+
+
+def _probe(path: str) -> Probe:
+    return Probe.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
 
 
 def _probed_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: list[str]) -> Host | None:
@@ -97,8 +123,7 @@ def _probed_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: list
             f"--probe describes the host completely; remove {', '.join(given)}, or leave --probe out to describe a host"
         )
     try:
-        data = json.loads(Path(arguments.probe).read_text(encoding="utf-8"))
-        return host_from_probe(Probe.from_json(data))
+        return host_from_probe(_probe(arguments.probe))
     except OSError as error:
         mistakes.append(f"--probe {arguments.probe}: {error.strerror}; {_PROBE_EXPECTED}")
     except ValueError as error:  # not UTF-8, not JSON, or not a probe
@@ -162,6 +187,8 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
             print(matrix(catalog) if arguments.matrix == "full" else support(catalog), end="", file=out)
             return 0
         plan = make_plan(arguments, catalog)
+        if arguments.save_versions and plan.ok:
+            _save_versions(arguments, plan, catalog)
     except UsageError as error:
         print(*(f"script/plan: {mistake}" for mistake in error.mistakes), sep="\n", file=err)
         return 2

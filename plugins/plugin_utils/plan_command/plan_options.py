@@ -65,6 +65,13 @@ def parser() -> command_line.Parser:
         metavar="FILE",
         help="probe.json of a host's evidence, in place of the options that describe a host: the host's own answer",
     )
+    result.add_argument(
+        "--save-versions",
+        metavar="FILE",
+        help="write the versions of the plan, for other hosts (gpu_stack_versions_file); with --probe, also those of "
+        "what its packages depend on",
+    )
+    result.add_argument("--versions", metavar="FILE", help="plan exactly the versions of such a file")
     result.add_argument("--json", action="store_true", help="print the plan as JSON")
     result.add_argument(
         "--matrix",

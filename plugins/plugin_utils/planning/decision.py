@@ -16,7 +16,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import with_locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
@@ -87,7 +89,8 @@ def decide(
     # What is planned is printed, cached and recorded; the roles get passwords from the request itself.
     folder = args.get("locks")
     catalog = with_locks(load_catalog(), Path(folder)) if folder else load_catalog()
-    plan = plan_for_probe(probe, urls.without_credentials(args["request"]), catalog)
+    saved = Saved.read(Path(args["versions"])) if args.get("versions") else None
+    plan = plan_for_probe(probe, urls.without_credentials(args["request"]), catalog, saved)
     diff = plan_diff.plan_diff(plan, probe)
     facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
     extended = extra_locks or {}
@@ -126,7 +129,8 @@ def decide(
         damage = drift.Damage.of({name: part for name, part in probe.applied.items() if name in parts})
         facts["gpu_stack_parts"] = to_json(parts)
         missing = _missing_to_compile(plan, probe, facts, role_variables)
-        facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing)
+        others = {drift.PACKAGES: saved_versions.differing(plan, probe)}
+        facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing, others)
     facts["gpu_stack_damage"] = damage.to_json()
     state = fleet.state(
         is_planned=plan.ok,

@@ -125,11 +125,12 @@ def drift(
     managed: Managed,
     converge: str,
     missing: Mapping[str, Sequence[str]] | None = None,
+    others: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[str]]:
     """Return the reasons to apply each part that has some, in the order of the parts.
 
     desired: the parts of the plan; applied: the probe's; converge: gpu_stack_converge, with `always` every part is
-    applied; missing: packages to compile with that are not installed, by component.
+    applied; missing: packages to compile with that are not installed, by component; others: further reasons by part.
     """
     changes = _changes(diff)
     for component, packages in (missing or {}).items():
@@ -137,7 +138,7 @@ def drift(
     reasons = {}
     for name, part in desired.items():
         planned_changes = [text for component in managed[name].components for text in changes.get(component, [])]
-        reasons[name] = [*_since_applied(part, applied.get(name)), *planned_changes]
+        reasons[name] = [*_since_applied(part, applied.get(name)), *planned_changes, *(others or {}).get(name, ())]
         if converge == ALWAYS:
             reasons[name].append("gpu_stack_converge is always")
     return {name: texts for name, texts in reasons.items() if texts}

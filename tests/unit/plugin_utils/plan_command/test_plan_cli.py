@@ -185,8 +185,34 @@ def test_a_probe_and_a_described_host_are_bad_usage(probe_file, option, value):
 
 def test_every_option_that_describes_a_host_is_listed():
     """An option is either one of HOST_OPTIONS or known here not to describe a host, so that no new one is forgotten."""
-    others = {"help", "version", "request", "probe", "json", "matrix"}
+    others = {"help", "version", "request", "probe", "json", "matrix", "versions", "save_versions"}
     assert {action.dest for action in parser()._actions} == {*HOST_OPTIONS, *others}
+
+
+def test_saved_versions_are_those_of_the_plan(tmp_path):
+    file, host = tmp_path / "versions.yml", ["--distro", "ubuntu-24.04", "--gpu", "H200", "--json"]
+    status, saved, err = run(*host, "--request", "cuda=12.9", "--save-versions", str(file))
+    assert (status, err) == (0, "")
+    status, again, _err = run(*host, "--versions", str(file))
+    assert status == 0
+    parts = [json.loads(text)["components"] for text in (saved, again)]
+    assert [part["cuda"]["version"] for part in parts] == ["12.9", "12.9"]
+    assert parts[0] == parts[1]
+    assert json.loads(run(*host)[1])["components"]["cuda"]["version"] != "12.9"
+
+
+def test_a_plan_with_problems_saves_nothing(tmp_path):
+    file = tmp_path / "versions.yml"
+    assert run("--distro", "ubuntu-24.04", "--gpu", "H200", "--request", "cuda=9", "--save-versions", str(file))[0] == 1
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("option", ["--versions", "--save-versions"])
+def test_a_file_of_versions_in_no_folder_is_bad_usage(tmp_path, option):
+    path = tmp_path / "none/versions.yml"
+    status, out, err = run("--distro", "ubuntu-24.04", "--gpu", "H200", option, str(path))
+    assert (status, out) == (2, "")
+    assert f"script/plan: {option} {path}: No such file or directory" in err
 
 
 @pytest.mark.parametrize(

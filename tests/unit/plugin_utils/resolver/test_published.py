@@ -10,6 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver im
     foreign_drivers,
     prebuilt,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import gpus, locks, scope
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
@@ -87,7 +88,14 @@ def test_every_code_is_produced():
     produced = {r[4] for r in REFUSED} | {code for failure in FAILURES for code in failure[4]}
     # These have tests of their own: test_resolve.py, test_cpu.py, test_locks.py, test_scope.py, those of the modules.
     elsewhere = {"invalid-request", *locks.PROBLEMS, *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
-    elsewhere |= {*fabric.PROBLEMS, *prebuilt.PROBLEMS, *holds.PROBLEMS, gpus.ARM_ONLY, frameworks.CPU_LACKS}
+    elsewhere |= {
+        *saved_versions.PROBLEMS,
+        *fabric.PROBLEMS,
+        *prebuilt.PROBLEMS,
+        *holds.PROBLEMS,
+        gpus.ARM_ONLY,
+        frameworks.CPU_LACKS,
+    }
     assert produced == set(PROBLEMS) - elsewhere
 
 

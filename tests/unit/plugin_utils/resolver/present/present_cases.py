@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -56,10 +57,11 @@ class Root:
         record = {"plan": json.loads(json.dumps(plan.to_json())), "packages": {}, "files": {}, "evidence": {"at": at}}
         store.write(str(self.root / "var/lib/gpuhost"), store.VERIFIED, record)
 
-    def add(self, packages: dict[str, str], held: Any = (), status: str = "installed") -> None:
+    def add(self, packages: dict[str, str], held: Any = (), status: str = "installed", depends: str = "") -> None:
         for name, version in packages.items():
             want = "hold" if name in held else "install"
             self.status += f"Package: {name}\nStatus: {want} ok {status}\nArchitecture: amd64\n"
+            self.status += f"Depends: {depends}\n" if depends else ""
             self.status += f"Version: {version}\n\n" if version else "\n"
         put(self.root, "/var/lib/dpkg/status", self.status)
 
@@ -90,10 +92,11 @@ class Root:
         found = Probe.from_json(read)
         return dataclasses.replace(found, repository=Repository(packages=offers) if offers else None)
 
-    def plan(self, offers: dict[str, tuple[str, ...]] | None = None, **request: str) -> Plan:
-        return plan_for_probe(
-            self.probe(offers), {"tensorflow": "none", "pytorch": "none", **request}, frozen_catalog()
-        )
+    def plan(
+        self, offers: dict[str, tuple[str, ...]] | None = None, saved: Saved | None = None, **request: str
+    ) -> Plan:
+        asked = {"tensorflow": "none", "pytorch": "none", **request}
+        return plan_for_probe(self.probe(offers), asked, frozen_catalog(), saved)
 
     def problems(self, offers: dict[str, tuple[str, ...]] | None = None, **request: str) -> list[Any]:
         """Return the problems of plan and preflight together."""
