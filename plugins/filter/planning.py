@@ -16,7 +16,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, package_transaction, rollback
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
+    fleet,
+    package_transaction,
+    persistence,
+    rollback,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, managed
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verdict
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
@@ -103,6 +108,7 @@ class FilterModule:
             "hosts_to_change": hosts_to_change,
             "hosts_to_restore": hosts_to_restore,
             "managed_parts": managed.with_components,
+            "persistence_override": persistence.override,
             "package_transaction": package_transaction.package_transaction,
             "reason_against_rollback": reason_against_rollback,
             "training_refusal": training_refusal,

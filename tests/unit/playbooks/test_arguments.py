@@ -67,6 +67,7 @@ RUN: dict[str, Any] = {
     "ansible_failed_result": {"msg": "No space left on device"},
     "ansible_failed_task": {"name": "Install"},
     "gpu_stack_extra": {"tensorflow": "/inventory/extra.txt"},
+    "__gpu_stack_versions": "/inventory/versions.yml",
     "gpu_stack_lock_folder": "/inventory/gpu_stack_locks",
     "gpu_stack_request": {"scope": "host"},
     "gpu_stack_managed": {

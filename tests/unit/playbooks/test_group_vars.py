@@ -163,7 +163,7 @@ def test_the_transaction_that_runs_is_the_one_that_the_preflight_simulates() -> 
 @pytest.mark.parametrize("role", ["nvidia_driver", "cuda_toolkit", "cudnn", "nccl"])
 def test_the_one_transaction_has_what_a_role_installs_by_itself(role: str) -> None:
     """Otherwise the role would change what the transaction has installed. All roles share what is in neither list."""
-    of_all = {"hold_dependencies", "reinstall"}
+    of_all = {"hold_dependencies", "reinstall", "metas"}
     alone = transaction_of(f"roles/{role}/tasks/install_apt.yml")
     together = {**TRANSACTION["__gpu_stack_own_roles"], **role_inputs.of_components()[role_inputs.ROLES]}[role]
     assert alone.keys() - of_all == together.keys() - {"apt_components"}
