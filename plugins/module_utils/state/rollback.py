@@ -49,10 +49,10 @@ class Rollback:
     def restore(self, to: str, own_directories: list[str]) -> Restored | None:
         """Restore the record `to` (store.VERIFIED, PREVIOUS or BASELINE); return None where there is none.
 
-        Files come first, as sources and preferences bind what is installed, then packages, then the alternatives that
-        they register. `own_directories` are removed with the baseline alone. Where a rollback to another record was
-        interrupted, that one is restored in place of store.VERIFIED. Raise PackageError or ValueError where packages
-        stay changed.
+        Files come first, as sources and preferences bind what is installed, then packages, the files that these have
+        changed, and the alternatives that they register. `own_directories` are removed with the baseline alone. Where a
+        rollback to another record was interrupted, that one is restored in place of store.VERIFIED. Raise PackageError
+        or ValueError where packages stay changed.
         """
         if store.read(self.directory, to) is None:
             return None
@@ -95,6 +95,9 @@ class Rollback:
         wanted = dict(record["files"], **{path: file_state.capture(path) for path in kept})
         files = file_state.restore(wanted, self.check)
         packages = self._packages(record)
+        if packages and not self.check:
+            # What scripts of packages have changed of them, such as a link by which a service is enabled.
+            files += [path for path in file_state.restore(wanted, self.check) if path not in files]
         changes = files + packages
         for name, state in record.get("alternatives", {}).items():
             changes += self._alternative(name, state)

@@ -85,6 +85,21 @@ def test_the_verified_configuration_is_restored(changed):
     ]
 
 
+def test_what_the_scripts_of_packages_change_is_restored_after_them(changed, monkeypatch):
+    """The removal of a driver's package disables its service, and removes a link of the restored one."""
+    apt = changed.packages.apt(str(changed.directory / "packages"))
+    install = type(apt).install
+
+    def with_script(self, operation):
+        install(self, operation)
+        changed.settings.unlink()
+
+    monkeypatch.setattr(type(apt), "install", with_script)
+    result = changed.restore()
+    assert changed.settings.read_text() == "verified\n"
+    assert result.changes.count(str(changed.settings)) == 1
+
+
 def test_a_restored_change_is_no_longer_pending(changed):
     store.write(str(changed.directory), store.PENDING, {"since": "2026-11-01T00:00:00Z"})
     changed.restore(check=True)
