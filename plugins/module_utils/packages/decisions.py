@@ -5,10 +5,18 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Protocol, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
+
+
+class HasDepends(Protocol):
+    """A package on a host, installed or probed."""
+
+    @property
+    def depends(self) -> Sequence[str]:
+        """The names in its dependencies."""
 
 
 def unmet(wanted: Sequence[Package], packages: Dict[str, InstalledPackage]) -> List[Package]:
@@ -21,7 +29,7 @@ def unmet(wanted: Sequence[Package], packages: Dict[str, InstalledPackage]) -> L
     return missing
 
 
-def dependencies(names: List[str], packages: Dict[str, InstalledPackage], patterns: List[str]) -> List[str]:
+def dependencies(names: Sequence[str], packages: Mapping[str, HasDepends], patterns: Sequence[str]) -> List[str]:
     """Return the installed direct and indirect dependencies of `names` that match one of `patterns`."""
     found: List[str] = []
     waiting = list(names)
@@ -35,7 +43,7 @@ def dependencies(names: List[str], packages: Dict[str, InstalledPackage], patter
     return sorted(found)
 
 
-def matches(name: str, patterns: List[str]) -> bool:
+def matches(name: str, patterns: Sequence[str]) -> bool:
     """Return whether one of `patterns` matches a package's name, with or without its architecture."""
     return any(re.fullmatch(pattern, text) for pattern in patterns for text in (name, name.partition(":")[0]))
 

@@ -104,9 +104,11 @@ def _save_versions(arguments: argparse.Namespace, plan: Plan, catalog: Catalog) 
     """Write the file of --save-versions for a plan without problems; raises UsageError where it cannot be written."""
     probe = _probe(arguments.probe) if arguments.probe else None
     architecture = probe.architecture if probe else arguments.arch
-    text = saved_versions.text(plan, architecture or ARCHITECTURE, probe, catalog)
     try:
+        text = saved_versions.text(plan, architecture or ARCHITECTURE, probe, catalog)
         Path(arguments.save_versions).write_text(text, encoding="utf-8")
+    except PlanInputError as error:
+        raise UsageError([f"--save-versions: {error}"]) from error
     except OSError as error:
         raise UsageError([f"--save-versions {arguments.save_versions}: {error.strerror}"]) from error
 

@@ -8,14 +8,14 @@ what is installed in others does not stay. Runs on the controller.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -79,7 +79,15 @@ class Saved:
 
 
 def text(plan: Plan, architecture: str, probe: Probe | None, catalog: Catalog) -> str:
-    """Return a file for a plan; with a probe, also the versions there of what its packages depend on."""
+    """Return a file for a plan; with a probe, also the versions there of what its packages depend on.
+
+    Raises PlanInputError where a driver of others stays, which no other host would get by the file.
+    """
+    if plan.kept_driver is not None:
+        raise PlanInputError(
+            f"driver {plan.kept_driver.version} ({plan.kept_driver.package}) stays as others installed it: the plan "
+            "has none of its packages to save. Save the versions of a host whose driver gpuhost has installed"
+        )
     request: dict[str, str] = {}
     packages: dict[str, dict[str, str]] = {}
     for choice in CHOICES:
@@ -100,7 +108,6 @@ def text(plan: Plan, architecture: str, probe: Probe | None, catalog: Catalog) -
 def _closure(component: PackagedComponent, probe: Probe | None, catalog: Catalog) -> dict[str, str]:
     """Return the versions of a component's packages, and of the parts of the stack that those depend on."""
     present = probe.present_packages if probe else {}
-    parts = [*catalog.packages.driver_parts, *catalog.packages.cuda_parts]
     found: dict[str, str] = {}
     waiting = []
     for package in component.all_packages:
@@ -109,16 +116,8 @@ def _closure(component: PackagedComponent, probe: Probe | None, catalog: Catalog
             found[package.name] = package.version or there.version  # type: ignore[union-attr]
         if there and package.version in (None, there.version):
             waiting.append(package.name)
-    while waiting:
-        for name in present[waiting.pop()].depends:
-            if name in present and name not in found and _matches(name, parts):
-                found[name] = present[name].version
-                waiting.append(name)
-    return found
-
-
-def _matches(name: str, expressions: Iterable[str]) -> bool:
-    return any(re.fullmatch(expression, name) for expression in expressions)
+    parts = [*catalog.packages.driver_parts, *catalog.packages.cuda_parts]
+    return {**{n: present[n].version for n in decisions.dependencies(waiting, present, parts)}, **found}
 
 
 # Apply ----------------------------------------------------------------------------------------------------------
@@ -138,8 +137,7 @@ class Applied:
         if self.problems:
             others = tuple(problem for problem in plan.problems if problem.code != "not-in-repository")
             return dataclasses.replace(plan, problems=(*self.problems, *others), remedies=())
-        lacking = [problem.code == "not-in-repository" for problem in plan.problems]
-        if any(lacking):
+        if any(problem.code == "not-in-repository" for problem in plan.problems):
             problems = tuple(
                 dataclasses.replace(p, remedy=_KEEP) if p.code == "not-in-repository" else p for p in plan.problems
             )
@@ -187,7 +185,7 @@ def apply(saved: Saved, request: Request, host: Host, catalog: Catalog) -> Appli
     problems += [_lost(saved, host.offers, lost)] if lost else []
     offers = dict(host.offers) | dict.fromkeys(lost, ())
     offers |= {name: (version,) for name, version in wanted.items() if version in known[name]}
-    pins = [name for name in offers if _matches(name, catalog.packages.driver_pins)]
+    pins = [name for name in offers if decisions.matches(name, catalog.packages.driver_pins)]
     if any(name in wanted for name in pins):
         offers = {name: v for name, v in offers.items() if name not in pins or name in wanted}
     return Applied(saved, asked, _host(host, offers, wanted), tuple(problems))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from syrupy.assertion import SnapshotAssertion
 
@@ -50,6 +50,17 @@ def packages(plan: Plan) -> list[str]:
 
 def changed(saved: Saved, **values: Any) -> Saved:
     return dataclasses.replace(saved, **values)
+
+
+def test_a_driver_that_stays_as_others_installed_it_cannot_be_saved(
+    tmp_path: Path, first: tuple[Plan, Saved], snapshot: SnapshotAssertion
+) -> None:
+    """The file would leave the next host without one."""
+    stays = KeptDriver("580.126.09", "580", "open", "nvidia-driver-580-open")
+    plan = dataclasses.replace(first[0], kept_driver=stays)
+    with pytest.raises(PlanInputError) as caught:
+        saved_versions.text(plan, "x86_64", None, frozen_catalog())
+    assert str(caught.value) == snapshot
 
 
 def test_the_next_host_gets_what_the_first_one_got(tmp_path: Path, first: tuple[Plan, Saved]) -> None:
