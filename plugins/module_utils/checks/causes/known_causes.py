@@ -369,7 +369,7 @@ CAUSES: tuple[Cause, ...] = (
         "Boot with `nokaslr`, or `options nvidia_uvm uvm_disable_hmm=1`",
         (*ON_DEVICES, *OF_FRAMEWORKS),
         blame=HOST,
-        errors=(3, 999),
+        errors=(3,),
         find=_find_hmm,
     ),
     Cause(
