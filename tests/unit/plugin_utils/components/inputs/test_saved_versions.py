@@ -114,6 +114,18 @@ def test_a_verified_configuration_in_other_versions_does_not_stay(
     assert not found.ok or packages(found) == packages(first[0])
 
 
+def test_the_same_versions_in_other_packages_do_not_stay(tmp_path: Path, first: tuple[Plan, Saved]) -> None:
+    """The pinning package of the full version, and another revision of cuDNN."""
+    root = Root(tmp_path / "next")
+    verified = root.plan(LATER, driver="580.126.16", cuda="13.0.2", nccl="2.28.9")
+    assert picked(verified.to_json()) == picked(first[0].to_json())
+    assert len(set(packages(verified)) - set(packages(first[0]))) == 2
+    root.verify(verified)
+    root.load("580.126.16")
+    assert packages(root.plan(LATER)) == packages(verified), "it would stay without the file"
+    assert packages(root.plan(LATER, first[1])) == packages(first[0])
+
+
 def test_a_package_that_is_there_need_not_be_offered(tmp_path: Path, first: tuple[Plan, Saved]) -> None:
     plan, saved = first
     root = Root(tmp_path / "next")
