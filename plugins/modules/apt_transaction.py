@@ -109,6 +109,13 @@ options:
     type: list
     elements: str
     default: []
+  accept_no_return:
+    description:
+      - Names of packages that may be replaced although no rollback could restore them, because no repository offers
+        them any more and they cannot be packed again from their files. Without it, the transaction is refused.
+    type: list
+    elements: str
+    default: []
   undo:
     description: Whether to undo a transaction that fails, and to keep the files of replaced packages for a rollback.
     type: bool
@@ -164,7 +171,7 @@ transaction:
   elements: str
   sample: ["libnccl2 2.29.7-1+cuda13.2 -> 2.32.3-1+cuda13.2", "libnccl-dev (new) 2.32.3-1+cuda13.2"]
 not_kept:
-  description: Replaced packages whose files no repository offers any more, so that a rollback cannot restore them.
+  description: Replaced packages that no rollback can restore, as O(accept_no_return) accepts.
   returned: success
   type: list
   elements: str
@@ -217,6 +224,7 @@ class Options:
     needs_version: List[str] = option([])
     versions: List[str] = option([])
     metas: List[str] = option([])
+    accept_no_return: List[str] = option([])
     undo: bool = True
     state_directory: str = option("/var/lib/gpuhost", type="path")
     lock_timeout: int = 600
@@ -256,10 +264,7 @@ def main() -> None:
     for text in packages.warnings:
         module.warn(text)
     if result.not_kept:
-        module.warn(
-            "No repository offers these replaced packages any more, so that a rollback cannot restore them: %s"
-            % ", ".join(result.not_kept)
-        )
+        module.warn("No rollback can restore these replaced packages, as accepted: %s" % ", ".join(result.not_kept))
     if result.left_out:
         module.warn("Not installed, since another kernel would come with it: %s." % ", ".join(result.left_out))
     module.exit_json(

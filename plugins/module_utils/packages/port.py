@@ -214,11 +214,20 @@ class PackageManager(Protocol):
     def is_kept(self, package: Package) -> bool:
         """Return whether the file of a package's version was kept."""
 
-    def keep(self, versions: Dict[str, str]) -> List[str]:
-        """Keep the files of {name: version}; return `NAME VERSION` of those that no repository offers any more."""
+    def keep(self, versions: Dict[str, str]) -> Dict[str, str]:
+        """Keep the files of {name: version}; return why there is none of a package, by name.
 
-    def prune(self, versions: Set[Tuple[str, str]]) -> None:
-        """Remove the kept files that are not of one of `versions`, (name, version) each."""
+        One that no repository offers any more is packed again from what is installed.
+        """
+
+    def lost(self, versions: Dict[str, str]) -> Dict[str, str]:
+        """Return why `keep` could not keep the file of a package, by name, as far as that can be seen."""
+
+    def prune(self, versions: Set[Tuple[str, str]], originals: Dict[str, str]) -> None:
+        """Remove the kept files that are not of one of `versions`, (name, version) each.
+
+        Those of `originals`, by name, stay where no repository offers them any more.
+        """
 
     # Names and versions
 

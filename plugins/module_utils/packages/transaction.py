@@ -41,6 +41,7 @@ class PackageRequest(NamedTuple):
     that must be there afterwards, in the version needs_version (one item) or with its branch in their names.
     versions: of packages that are not asked for by name, if they are there or come as dependencies. metas: expressions
     of metapackages; one that owns no files may go where it conflicts, and what it depends on then stays.
+    accept_no_return: names of packages that may change although no file of theirs can be kept for a rollback.
     """
 
     packages: list[Package]
@@ -55,6 +56,7 @@ class PackageRequest(NamedTuple):
     needs_version: Sequence[str] = ()
     versions: Sequence[Package] = ()
     metas: Sequence[str] = ()
+    accept_no_return: Sequence[str] = ()
 
     @property
     def wanted(self) -> list[Package]:
@@ -271,15 +273,18 @@ class Transaction:
             self.unmet = self.manager.unmet()
             before, changes = self._simulate(before, list(exact), journal)
         described = [change.describe() for change in self.repaired + changes]
+        replaced = {change.name: change.old for change in changes if change.old}
+        not_kept: list[str] = []
+        if self.undo:
+            lost = self.manager.lost(replaced) if self.check else self.manager.keep(replaced)
+            not_kept = self._refuse_no_return(before, lost)
         if self.check:
-            return described, []
+            return described, not_kept
         automatic = self.manager.automatic()
         freed = [name for name in self.freed if name in automatic]
         changing = [change.name for change in changes]
         states = restore.states(changing + [n for n in freed if n not in changing], before.packages, automatic)
         store.record_packages(self.directory, states)
-        replaced = {change.name: change.old for change in changes if change.old}
-        not_kept = self.manager.keep(replaced) if self.undo else []
         if changes:
             self._install(before, states)
         self.manager.mark("manual", freed)  # else `apt-get autoremove` removes them
@@ -466,6 +471,24 @@ class Transaction:
                 missing=missing,
             )
         return before, changes
+
+    def _refuse_no_return(self, before: PackageState, lost: dict[str, str]) -> list[str]:
+        """Refuse to replace packages that no rollback could restore; return those for which that is accepted.
+
+        lost: why, by name. A package that is not wholly installed is no state to go back to.
+        """
+        whole = {name: why for name, why in lost.items() if before.packages[name].status == "installed"}
+        refused = {name: why for name, why in whole.items() if name not in self.request.accept_no_return}
+        if refused:
+            listed = ["%s %s: %s" % (name, before.packages[name].version, why) for name, why in refused.items()]
+            raise RefusedError(
+                "cannot-go-back",
+                "these packages would be replaced, no repository offers them any more, and they cannot be packed again "
+                "from their files, so that nothing could restore them:\n  %s" % "\n  ".join(listed),
+                "Repair them, add a repository that offers them, or accept that with gpu_stack_accept_no_return=[%s]."
+                % ", ".join(refused),
+            )
+        return ["%s %s" % (name, before.packages[name].version) for name in lost]
 
     def _refuse_other_versions(self, changes: list[Change], described: str) -> None:
         """Refuse versions that are not those of the request, as where no repository offers these any more."""

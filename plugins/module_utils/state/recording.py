@@ -102,7 +102,9 @@ def record_verified(
         store.remove(directory, store.PENDING)
         store.remove(directory, store.RESTORING)
         if changed:
-            manager.prune(_versions(now) | _versions(store.read(directory, store.PREVIOUS) or now))
+            kept = _versions(now) | _versions(store.read(directory, store.PREVIOUS) or now)
+            states = store.journal(directory)
+            manager.prune(kept, {name: state["version"] for name, state in states.items() if state})
     return changed
 
 

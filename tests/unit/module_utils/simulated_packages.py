@@ -45,6 +45,9 @@ class SimulatedPackages:
             name, _, architecture = row.partition(":")
             architecture = f"Architecture: {architecture}\n" if architecture else ""
             depends = f"Depends: {self.depends[row]}\n" if row in self.depends else ""
+            files = self.root / f"var/lib/dpkg/info/{row}.list"
+            files.parent.mkdir(parents=True, exist_ok=True)
+            files.write_text(files.read_text() if files.exists() else "/.\n")
             flag = "reinstreq" if row in self.reinstreq else "ok"
             paragraphs.append(
                 f"Package: {name}\nStatus: {want} {flag} {state}\n{architecture}Version: {version}\n{depends}"

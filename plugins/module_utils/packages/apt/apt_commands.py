@@ -25,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
     apt_update,
     dpkg,
     dpkg_info,
+    repack,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import (
@@ -524,27 +525,49 @@ class Apt(PackageManager):
         architectures = (foreign,) if foreign else (dpkg_info.native_architecture(), "all")
         return sorted(path for path in found if path[: -len(".deb")].rpartition("_")[2] in architectures)
 
-    def prune(self, versions: set[tuple[str, str]]) -> None:
-        """Remove the kept .deb files that are not of one of `versions`, (name, version) each."""
+    def prune(self, versions: set[tuple[str, str]], originals: dict[str, str]) -> None:
+        """Remove the kept .deb files that are not of one of `versions`, (name, version) each.
+
+        Those of `originals`, by name, stay where no repository offers them any more.
+        """
         needed = {self._file_of(Package(name, version)) for name, version in versions}
+        kept = {name: self._file_of(Package(name, version)) for name, version in originals.items()}
+        offers = self.offered(sorted(name for name, path in kept.items() if path and path not in needed))
+        needed |= {path for name, path in kept.items() if originals[name] not in offers.get(name, ())}
         for path in glob.glob(glob.escape(self.kept) + "/*.deb"):
             if path not in needed:
                 os.unlink(path)
 
-    def keep(self, versions: dict[str, str]) -> list[str]:
-        """Keep the .deb files of {name: version}; return `NAME VERSION` of those that no repository offers any more."""
+    def keep(self, versions: dict[str, str]) -> dict[str, str]:
+        """Keep the .deb files of {name: version}; return why there is none of a package, by name.
+
+        One that no repository offers any more is packed again from its files.
+        """
         os.makedirs(self.kept, exist_ok=True)
-        lost = []
+        lost = {}
         for name, version in sorted(versions.items()):
             package = Package(name, version)
             if not self.is_kept(package):
                 self.report("keeping %s %s for a rollback" % (name, version))
-                cached = self._files(name, glob.escape(version.replace(":", "%3a")), ARCHIVES)
+                cached = self._cached(package)
                 if cached:
                     shutil.copy(cached[0], self.kept)
                 elif self._run_unlocked(["apt-get", "download", _word(package)], cwd=self.kept)[0]:
-                    lost.append("%s %s" % (name, version))
+                    why = repack.repack(self.root, name, self.kept, self._run_unlocked)
+                    lost.update({name: why} if why else {})
         return lost
+
+    def lost(self, versions: dict[str, str]) -> dict[str, str]:
+        """Return why `keep` could not keep the file of a package, by name, as far as that can be seen."""
+        found = [Package(name, version) for name, version in sorted(versions.items())]
+        unkept = [package for package in found if not self.is_kept(package) and not self._cached(package)]
+        offers = self.offered([package.name for package in unkept]) if unkept else {}
+        gone = [package.name for package in unkept if package.version not in offers.get(package.name, ())]
+        reasons = {name: repack.wrong(self.root, name) for name in gone}
+        return {name: why for name, why in reasons.items() if why}
+
+    def _cached(self, package: Package) -> list[str]:
+        return self._files(package.name, glob.escape((package.version or "").replace(":", "%3a")), ARCHIVES)
 
     # Names and versions -------------------------------------------------------------------------------------------
 

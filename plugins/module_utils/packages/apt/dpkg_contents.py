@@ -24,7 +24,7 @@ def of_package(root: str, name: str) -> dict[str, str]:
     Conffiles are not compared, as administrators edit them, nor files that dpkg's settings exclude (path-exclude). A
     diverted file is compared at the path to which it was diverted. No content is compared where check_md5() fails.
     """
-    diverted, filters = _diversions(root), _path_filters(root)
+    diverted, filters = diversions(root), _path_filters(root)
     wrong = _damaged_records(root, name)
     sums = {}
     for line in dpkg_info.lines(root, name, "md5sums"):
@@ -65,7 +65,7 @@ def _damaged_records(root: str, name: str) -> dict[str, str]:
     return wrong
 
 
-def _diversions(root: str) -> dict[str, tuple[str, str]]:
+def diversions(root: str) -> dict[str, tuple[str, str]]:
     """Return {path: (where it was diverted to, the package that may keep it; ":" for none)} (dpkg-divert(1))."""
     lines = (files.read_text(root, DIVERSIONS) or "").splitlines()
     return {lines[i]: (lines[i + 1], lines[i + 2]) for i in range(0, len(lines) - 2, 3)}

@@ -109,6 +109,13 @@ TRANSACTION_REFUSED = FindingSpec(
     "By cause, in the message",
 )
 
+CANNOT_GO_BACK = FindingSpec(
+    "cannot-go-back",
+    "A package would be replaced that no repository offers any more, and that cannot be packed again from its files, "
+    "since one of them is missing or damaged: neither a rollback nor the teardown could restore it",
+    "Install it again, add a repository that offers it, or accept that with `gpu_stack_accept_no_return`",
+)
+
 
 def check_simulated(context: Context, findings: Findings) -> None:
     """Add why the simulation of the package transaction was refused, unless that is known already."""
@@ -117,4 +124,12 @@ def check_simulated(context: Context, findings: Findings) -> None:
         findings.problems.append(refused)
 
 
-FINDINGS = (CLOUD_INIT_RUNNING, APT_BUSY, PACKAGES_BROKEN, DPKG_INTERRUPTED, PACKAGE_HELD, TRANSACTION_REFUSED)
+FINDINGS = (
+    CLOUD_INIT_RUNNING,
+    APT_BUSY,
+    PACKAGES_BROKEN,
+    DPKG_INTERRUPTED,
+    PACKAGE_HELD,
+    TRANSACTION_REFUSED,
+    CANNOT_GO_BACK,
+)
