@@ -67,6 +67,7 @@ ARGUMENTS = {
     "locks": {"type": "str", "default": ""},
     "extra": {"type": "dict", "default": {}},
     "versions": {"type": "str", "default": ""},
+    "as_it_is": {"type": "bool", "default": False},
     "timeout_factor": {"type": "float", "default": 1},
     "wait": {"type": "int", "default": 0},
     "waivers": {"type": "raw", "default": []},

@@ -336,7 +336,8 @@ probe:
       type: dict
     verified_plan:
       description:
-        - C(components) of the last verified configuration, as in its plan, and C(gpus), the PCI ids of its GPUs.
+        - C(components) of the last verified configuration, as in its plan, C(gpus), the PCI ids of its GPUs,
+          and C(kept_driver), the driver that stayed as others installed it.
         - Null if no configuration was verified.
       type: dict
     changed_packages:

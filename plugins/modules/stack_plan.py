@@ -74,6 +74,11 @@ options:
         resolved together with the framework's lock, with C(uv) by the package index, and kept in O(locks).
     type: dict
     default: {}
+  as_it_is:
+    description:
+      - Whether to plan what is installed, as with C(gpu_stack_adopt), on a host that gpuhost has not set up.
+    type: bool
+    default: false
   wait:
     description:
       - Seconds to wait for a host that could not be changed now, because a process holds a lock of apt or dpkg or

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import one_plan, plans
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption, one_plan, plans
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks, small_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
     driver_sets,
@@ -30,7 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 _COMPONENTS = [sys.modules[choice.candidates.__module__] for choice in as_in_tables(CHOICES)]
-_BEFORE = (plans, saved_versions, one_plan, foreign_drivers, context, missing, gpus, scope, holds)
+_BEFORE = (plans, adoption, saved_versions, one_plan, foreign_drivers, context, missing, gpus, scope, holds)
 _MODULES = (*_BEFORE, drivers, driver_sets, prebuilt, kernels, known_bad, *_COMPONENTS, small_gpus, frameworks, locks)
 PROBLEMS: dict[str, str] = {}
 WARNINGS: dict[str, str] = {}

@@ -124,9 +124,9 @@ def requested(directory: str) -> dict[str, Any] | None:
 
 
 def verified_plan(directory: str) -> dict[str, Any] | None:
-    """Return what of the verified plan decides what stays, None if nothing was verified: `components` and PCI ids.
+    """Return what of the verified plan decides what stays, None if nothing was verified.
 
-    Raise ValueError where they are not as a plan has them.
+    That are `components`, PCI ids, and the driver that stayed. Raise ValueError where they are not as a plan has them.
     """
     plan = _verified_plan(directory)
     if plan is None:
@@ -134,7 +134,8 @@ def verified_plan(directory: str) -> dict[str, Any] | None:
     components, gpus = plan.get("components") or {}, plan.get("gpus") or []
     if not isinstance(components, dict) or not all(part is None or "version" in part for part in components.values()):
         raise ValueError("%s has no plan with components: move it away and run this again" % _path(directory, VERIFIED))
-    return {"components": components, "gpus": sorted({gpu["pci_id"] for gpu in gpus})}
+    kept = plan.get("kept_driver")
+    return {"components": components, "gpus": sorted({gpu["pci_id"] for gpu in gpus}), "kept_driver": kept}
 
 
 def _verified_plan(directory: str) -> dict[str, Any] | None:

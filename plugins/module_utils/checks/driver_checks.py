@@ -14,8 +14,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
+    HOST,
     PASS,
     REAPPLY,
+    STACK,
     UNKNOWN,
     Check,
     CheckSpec,
@@ -164,7 +166,7 @@ def run(context: Context) -> list[Check]:
     if driver is None:
         return not_planned(CHECKS, "driver")
     gpus, switches = pci.read(context.root)
-    return [
+    checks = [
         _nvidia_smi(context, driver),
         _gpu_count(context, gpus),
         _module_matches(context, driver),
@@ -174,6 +176,14 @@ def run(context: Context) -> list[Check]:
         _fabric_manager(context, driver, switches),
         _security_floor(context, driver),
     ]
+    return [_of_others(each, driver) for each in checks] if driver.stays else checks
+
+
+def _of_others(check: Check, driver: Driver) -> Check:
+    """Return a check of a driver that gpuhost does not manage: nothing that it changed is the cause of a failure."""
+    if check.cause != STACK:
+        return check
+    return dataclasses.replace(check, cause=HOST, setting="driver %s, which others installed" % driver.version)
 
 
 def _smi_versions(context: Context) -> list[str]:

@@ -10,6 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command,
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_checks import SHELL_TIMEOUT, compare_release
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    NOT_MANAGED,
     REAPPLY,
     Check,
     CheckSpec,
@@ -20,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 
 SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RELEASE = "the planned release"
-_WITHOUT_CUDA = "no CUDA is planned"
+_WITHOUT_CUDA = "no CUDA is planned, or the host was adopted"
 
 LOGIN_SHELL = CheckSpec(
     "env.login_shell",
@@ -57,6 +58,8 @@ def run(context: Context) -> list[Check]:
     """Run the environment checks."""
     if context.component("cuda") is None:
         return not_planned(CHECKS, "CUDA")
+    if context.plan.is_adopted:
+        return [spec.skip(NOT_MANAGED) for spec in CHECKS]
     return [
         _compare(context, LOGIN_SHELL, ["/bin/bash", "-lc", "nvcc --version"], _minimal_environment()),
         _ssh(context),

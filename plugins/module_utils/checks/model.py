@@ -32,6 +32,7 @@ OUTCOMES = (PASS, WARN, FAIL, UNKNOWN, DEFERRED, REUSED, SKIP, WAIVED)
 STACK, HARDWARE, HOST = "stack", "hardware", "host"
 SCHEMA = 1
 REAPPLY = "Run `ansible-playbook playbooks/gpu_host.yml -e gpu_stack_converge=always`."
+NOT_MANAGED = "this host was adopted as it is: gpuhost sets nothing on it"
 _ALWAYS_COUNTED = (PASS, FAIL, SKIP)
 # What differs from run to run in a text: points in time, measured amounts, addresses in memory.
 _UNITS = r"(?:[GM]B/s|[KMGT]?i?B|bytes?|MHz|s|ms|seconds?|words|of \d+ words|%)"

@@ -4,7 +4,13 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    NOT_MANAGED,
+    REAPPLY,
+    Check,
+    CheckSpec,
+    Context,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 
@@ -19,7 +25,7 @@ HELD = CheckSpec(
     "packages.held",
     measures="selection state of the packages in " + words.DATABASE,
     expected="each planned package is held, so that no upgrade changes one of them alone",
-    skipped="no package is planned",
+    skipped="no package is planned, or they were adopted",
     remedy="Run `%s` with the named packages." % words.hold(()).strip(),
 )
 CHECKS = (INSTALLED, HELD)
@@ -48,7 +54,9 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
             not not_held,
             "not held: " + ", ".join(not_held) if not_held else "%s held" % total,
             remedy="Run `%s`." % words.hold(not_held),
-        ),
+        )
+        if not context.plan.is_adopted
+        else HELD.skip(NOT_MANAGED),
     ]
 
 

@@ -25,7 +25,7 @@ class Packaged(Component):
 
 @dataclasses.dataclass(frozen=True)
 class Driver(Packaged):
-    """The planned driver; see the controller's DriverComponent."""
+    """The planned driver; see the controller's DriverComponent. stays: others installed it, and it is not managed."""
 
     version: str
     kernel_modules: str
@@ -33,6 +33,17 @@ class Driver(Packaged):
     module_source: str = "dkms"
     security_floor: Optional[str] = None
     packages: Tuple[Package, ...] = ()
+    stays: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptDriver:
+    """A driver that stays as others installed it; see the controller's."""
+
+    version: str
+    kernel_modules: str
+    branch: str = ""
+    prebuilt: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +118,15 @@ class Warned:
 
 @dataclasses.dataclass(frozen=True)
 class Requested:
-    """What was requested; scope: gpu_stack_scope."""
+    """What was requested; scope: gpu_stack_scope; adopt: gpu_stack_adopt."""
 
     scope: str = ""
+    adopt: str = "false"
 
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A plan; components: by name, without those that it leaves out."""
+    """A plan; components: by name, without those that it leaves out, and with a driver that stays."""
 
     gpus: Tuple[Gpu, ...] = ()
     warnings: Tuple[Warned, ...] = ()
@@ -130,8 +142,17 @@ class Planned:
             for name, value in given.items()
             if value is not None
         }
+        if plan.get("kept_driver"):
+            kept = records.from_json(KeptDriver, plan["kept_driver"], "plan.kept_driver")
+            source = "prebuilt" if kept.prebuilt else "dkms"
+            components["driver"] = Driver(kept.version, kept.kernel_modules, kept.branch, source, stays=True)
         others = {name: value for name, value in plan.items() if name != "components"}
         return dataclasses.replace(records.from_json(cls, others, "plan"), components=components)
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether it is of what others installed, of which gpuhost manages nothing."""
+        return self.request.adopt == "true"
 
     def component(self, kind: Type[C]) -> C | None:
         """Return the planned component of a kind of its own, None if the plan has none."""

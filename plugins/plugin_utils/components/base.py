@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
@@ -78,6 +79,10 @@ class Part(OfComponent, abc.ABC, Generic[Planned]):
     def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
         """Return what a plan removes for the component."""
         return Removal()
+
+    @abc.abstractmethod
+    def adopted(self, planned: Planned, probe: Probe) -> Planned | None:
+        """Return what is installed of a component that is planned in its version; None where a part is missing."""
 
     @abc.abstractmethod
     def change(self, row: ComponentChange, plan: Plan, probe: Probe, removal: Removal) -> ComponentChange:
@@ -150,6 +155,14 @@ class PackagedPart(Part[PlannedPackages]):
         newest = debian_version.newest_first(found)
         return versions.upstream(newest[0]) if newest else None
 
+    def adopted(self, planned: PlannedPackages, probe: Probe) -> PlannedPackages | None:
+        """Return the component if all of its packages are installed, with their versions."""
+        present = probe.present_packages
+        if not all(package.name in present for package in planned.packages):
+            return None
+        packages = tuple(Package(package.name, present[package.name].version) for package in planned.packages)
+        return cast("PlannedPackages", dataclasses.replace(cast(Any, planned), packages=packages))
+
     def change(self, row: ComponentChange, plan: Plan, probe: Probe, removal: Removal) -> ComponentChange:
         """Return the change that follows from the component's packages."""
         planned = self.planned(plan.components)
@@ -181,6 +194,12 @@ class EnvironmentPart(Part[PlannedEnvironment]):
         """Return the framework's version in the environment in use."""
         environment = probe.environment(self.name)
         return environment.version if environment else None
+
+    def adopted(self, planned: PlannedEnvironment, probe: Probe) -> PlannedEnvironment | None:
+        """Return the component if the environment is that of its lock."""
+        found = probe.environment(self.name)
+        is_whole = found is not None and found.python == planned.python and not self.other_build(planned, found)
+        return planned if is_whole else None
 
     def change(self, row: ComponentChange, plan: Plan, probe: Probe, removal: Removal) -> ComponentChange:
         """Return the change of the environment, which is rebuilt as a whole."""

@@ -495,6 +495,12 @@ class Cuda(PackagedPart[CudaComponent]):
         releases = {**{version: version for version in toolkits}, **_releases_on_host(probe, catalog)}
         return releases[max(releases, key=versions.key)] if releases else None
 
+    def adopted(self, planned: CudaComponent, probe: Probe) -> CudaComponent | None:
+        """Return the toolkit of packages, or the one of a `.run` installer, of which only the series is known."""
+        if planned.source == "nvidia" and planned.version in {t.version for t in probe.runfile.toolkits}:
+            return dataclasses.replace(planned, release=planned.version, packages=())
+        return super().adopted(planned, probe)
+
     def directory(self, planned: CudaComponent) -> str:
         """Return where the archive's packages have the toolkit."""
         return "/usr/local" if planned.source == "nvidia" else "/usr"

@@ -5,6 +5,7 @@ Runs on the controller; pure functions. The modules, in the order of the work:
     resolver/present/keeping   keep what is there: a verified configuration, a driver of others
     components/one_plan        refuse what cannot be planned, around packages on hold
     components/registry        the components, each a module with candidates, rules and explanations
+    components/adoption        or plan what is installed, and change nothing
     resolver/search            select the best set of candidates
     resolver/missing           explain why nothing fits
     components/fallback        take PyTorch where no TensorFlow works
@@ -21,7 +22,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption, fallback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions, user_request
@@ -62,7 +63,13 @@ def plan_for_probe(
     wrong = read.errors
     if unknown_names := [why for name, why in wrong.items() if name not in read.request]:
         raise PlanInputError("; ".join(unknown_names))
-    plan = plan_for_reading(catalog or load_catalog(), read, host_from_probe(probe), saved)
+    catalog, host = catalog or load_catalog(), host_from_probe(probe)
+    if adoption.is_asked(read.request):
+        asked = saved_versions.apply(saved, read.request, host, catalog).request if saved else read.request
+        catalog = of_architecture(catalog, host.architecture)
+        plan = adoption.plan(catalog, asked, probe, host, functools.partial(plan_once, catalog))
+    else:
+        plan = plan_for_reading(catalog, read, host, saved)
     invalid = [Problem("invalid-request", why, f"correct gpu_stack_{name}") for name, why in wrong.items()]
     return dataclasses.replace(plan, problems=(*invalid, *plan.problems))
 

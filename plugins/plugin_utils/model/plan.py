@@ -34,8 +34,8 @@ class Remedy:
 class KeptDriver:
     """An installed driver that the plan leaves as it is.
 
-    package: its metapackage; source: `nvidia` or `distro`; prebuilt: the distribution built its modules. of_others: it
-    works, and others installed it.
+    package: its metapackage, empty without one; source: `nvidia`, `distro`, or `runfile` for NVIDIA's .run installer;
+    prebuilt: the distribution built its modules. of_others: it works, and others installed it.
     """
 
     version: str
@@ -45,6 +45,11 @@ class KeptDriver:
     source: str = "distro"
     prebuilt: bool = True
     of_others: bool = False
+
+    @property
+    def origin(self) -> str:
+        """What it was installed with, for messages."""
+        return self.package or "NVIDIA's .run installer"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     ProbedPackage,
     RepositoryFiles,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,10 +82,14 @@ class VerifiedComponent:
 
 @dataclasses.dataclass(frozen=True)
 class VerifiedPlan:
-    """The components of the verified configuration by name, None where it left one out; gpus: their PCI ids then."""
+    """The components of the verified configuration by name, None where it left one out; gpus: their PCI ids then.
+
+    kept_driver: the driver that stayed as others installed it.
+    """
 
     components: Mapping[str, VerifiedComponent | None] = dataclasses.field(default_factory=dict)
     gpus: tuple[str, ...] = ()
+    kept_driver: KeptDriver | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +178,12 @@ class Probe(probe.Probe):
         if self.secure_boot == "enabled" or self.kernel_keys is None or key_id is None:
             return bool(enrolled)
         return key_id in self.kernel_keys
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether gpuhost has set up this host, and has not merely adopted what was there."""
+        adopted = (self.requested or {}).get("adopt") == "true"
+        return bool(self.applied) or (self.verified_plan is not None and not adopted)
 
     def environment(self, framework: str) -> Environment | None:
         """Return the environment of a framework, by its name."""

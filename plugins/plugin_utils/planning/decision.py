@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import with_locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
@@ -90,7 +91,11 @@ def decide(
     folder = args.get("locks")
     catalog = with_locks(load_catalog(), Path(folder)) if folder else load_catalog()
     saved = Saved.read(Path(args["versions"])) if args.get("versions") else None
-    plan = plan_for_probe(probe, urls.without_credentials(args["request"]), catalog, saved)
+    request = urls.without_credentials(args["request"])
+    driver = probe.driver.installed
+    if args.get("as_it_is") and not probe.is_managed and driver and driver.version:
+        request = {**request, "adopt": True}
+    plan = plan_for_probe(probe, request, catalog, saved)
     diff = plan_diff.plan_diff(plan, probe)
     facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
     extended = extra_locks or {}
@@ -116,11 +121,12 @@ def decide(
         refused=refused,
         other_run=other_run,
     )
-    findings = checks.preflight(plan, probe, diff, options)
+    is_adopted = adoption.is_asked(plan.request)
+    findings = (checks.without_change if is_adopted else checks.preflight)(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
     facts["gpu_stack_repairs"] = _repairs(probe)
     damage = drift.Damage.of(probe.applied)
-    if plan.ok:
+    if plan.ok and not is_adopted:
         managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
         transitions = [*args["transitions"], *role_inputs.transitions()]
         known = fingerprints.of_parts(plan, managed, transitions, facts, role_variables, signing)
@@ -136,7 +142,7 @@ def decide(
         is_planned=plan.ok,
         is_ready=findings.ok,
         drift=facts["gpu_stack_drift"],
-        is_pending=probe.pending is not None,
+        is_pending=probe.pending is not None and not is_adopted,
     )
     return Decision(plan, diff, findings, facts, damage, state)
 

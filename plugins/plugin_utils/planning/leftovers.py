@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PreferredSource, SourceEntry
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent, DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import FindingSpec
@@ -103,7 +104,7 @@ def find(plan: Plan, probe: Probe) -> list[Leftover]:
 
 def may_remove(plan: Plan) -> bool:
     """Return whether the user asked for leftovers to be removed."""
-    return plan.request["leftovers"] == "remove"
+    return plan.request["leftovers"] == "remove" and not adoption.is_asked(plan.request)
 
 
 def cleanup(plan: Plan, probe: Probe) -> Cleanup:

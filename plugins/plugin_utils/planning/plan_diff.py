@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import Part
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
     KEEP,
@@ -65,7 +66,8 @@ class PlanDiff:
 def plan_diff(plan: Plan, probe: Probe) -> PlanDiff:
     """Compare a plan with the probe of its host."""
     catalog = load_catalog()
-    removed = {part.name: part.removal(plan, probe, catalog) for part in PARTS}
+    is_adopted = adoption.is_asked(plan.request)
+    removed = {part.name: Removal() if is_adopted else part.removal(plan, probe, catalog) for part in PARTS}
     rows = tuple(_component(part, plan, probe, removed[part.name], catalog) for part in PARTS)
     others = [text for part, row in zip(PARTS, rows, strict=True) for text in part.effects(row, plan, probe)]
     shown = tuple(others) if plan.ok else ()

@@ -163,6 +163,11 @@ TABLE: Mapping[str, Rows] = {
         *accepts(("pass", "deferred"), "__gpu_stack_verified", damage=INTACT),
         *accepts((), "__gpu_stack_verified", damage=DAMAGE),
     ],
+    "verify.yml: Fail if what is installed does not fit together, or is not what variables ask for": [
+        (of_run(plan={"ok": True, "request": {"adopt": "true"}}), True),
+        (of_run(plan={"ok": False, "request": {"adopt": "true"}}), False),
+        (of_run(plan={"ok": False, "request": {"adopt": "false"}}), True),
+    ],
     "plan.yml: Fail if the host has no plan": [
         (of_run(plan={"ok": False}), True),
         (of_run(plan={"ok": True}), False),

@@ -85,7 +85,7 @@ def _candidates(context: ResolveContext, _facts: Facts) -> Sequence[Candidate]:
 
 def _why_kept(context: ResolveContext, kept: KeptDriver) -> str:
     if kept.of_others:
-        return f"driver {kept.version} stays: it works, and others installed it ({kept.package})"
+        return f"driver {kept.version} stays: it works, and others installed it ({kept.origin})"
     return (
         f"{kept.package} {kept.version} stays: its prebuilt kernel modules are updated with "
         f"{context.distro.id}'s kernels"

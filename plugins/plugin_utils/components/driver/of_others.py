@@ -9,7 +9,12 @@ import dataclasses
 from collections.abc import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, drivers, held_driver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
+    driver_sets,
+    drivers,
+    held_driver,
+    installed_driver,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
@@ -19,6 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import KeptTrial, Part
 
+RUNFILE = "runfile"  # the source of a driver of NVIDIA's .run installer
 # What can be requested of a driver besides its version, with the attribute of its component.
 OPTIONS = {
     "driver_source": "source",
@@ -43,7 +49,9 @@ def _of_others(context: ResolveContext) -> list[Part]:
     if host.foreign_driver or driver_sets.kept(context) or held:
         return []
     installed = driver_sets.packaged(context)
-    if installed is None or installed.package in present.changed_packages or not host.loaded_driver:
+    if installed is None:
+        return _adopted_runfile(context)
+    if installed.package in present.changed_packages or not host.loaded_driver:
         return []
     is_loaded = installed.version == host.loaded_driver
     if is_loaded and not present.driver_works:
@@ -71,6 +79,38 @@ def _of_others(context: ResolveContext) -> list[Part]:
         Part(("driver",), version, asks, of_others=True),
         Part(("driver",), version, {}, stays=stays, of_others=True),
     ]
+
+
+def as_it_is(context: ResolveContext) -> KeptDriver | None:
+    """Return the installed driver as one that stays, whatever installed it; None without one."""
+    found, present = installed_driver.on_host(context.catalog, context.host), context.host.present
+    if found is None:
+        return None
+    packaged, branch = driver_sets.packaged(context), str(versions.major(found.version))
+    is_loaded = found.version == context.host.loaded_driver and present.loaded_modules
+    of_packages = packaged.kernel_modules if packaged else "proprietary"
+    return KeptDriver(
+        found.version,
+        branch,
+        present.loaded_modules if is_loaded else of_packages,
+        found.package,
+        source=packaged.source if packaged else RUNFILE,
+        prebuilt=packaged is not None and packaged.module_source == "prebuilt",
+        of_others=True,
+    )
+
+
+def _adopted_runfile(context: ResolveContext) -> list[Part]:
+    """Return the way to keep a driver of NVIDIA's .run installer: as it is, if it was adopted and works."""
+    host, request = context.host, context.request
+    adopted, kept = host.present.verified.kept_driver, as_it_is(context)
+    if adopted is None or adopted.source != RUNFILE or kept is None or kept.source != RUNFILE:
+        return []
+    works = kept.version == host.loaded_driver and host.present.driver_works
+    is_asked_for = request["driver"] == "auto" or versions.has_prefix(kept.version, request["driver"])
+    others = [field for field in OPTIONS if request[field] not in ("auto", getattr(kept, OPTIONS[field], "auto"))]
+    stays = works and is_asked_for and not others
+    return [Part(("driver",), kept.version, {}, stays=kept, of_others=True)] if stays else []
 
 
 def misfit(trial: KeptTrial) -> str | None:

@@ -42,7 +42,7 @@ class Driver(PackagedPart[DriverComponent]):
         if plan.kept_driver is None:
             return row
         how = "of others" if plan.kept_driver.of_others else "with prebuilt kernel modules"
-        return dataclasses.replace(row, note=f"{plan.kept_driver.package} {how}")
+        return dataclasses.replace(row, note=f"{plan.kept_driver.origin} {how}")
 
     def missing_to_compile(self, planned: DriverComponent, probe: Probe) -> tuple[str, ...]:
         """Return the headers, compilers and tools that are not installed."""

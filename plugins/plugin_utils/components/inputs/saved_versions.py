@@ -85,7 +85,7 @@ def text(plan: Plan, architecture: str, probe: Probe | None, catalog: Catalog) -
     """
     if plan.kept_driver is not None:
         raise PlanInputError(
-            f"driver {plan.kept_driver.version} ({plan.kept_driver.package}) stays as others installed it: the plan "
+            f"driver {plan.kept_driver.version} ({plan.kept_driver.origin}) stays as others installed it: the plan "
             "has none of its packages to save. Save the versions of a host whose driver gpuhost has installed"
         )
     request: dict[str, str] = {}

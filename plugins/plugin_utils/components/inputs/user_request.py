@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.de
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import LATEST, PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable, is_empty
 
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")  # as Ansible reads a bool
 # What people type for a component; YAML makes true and false of yes and no without quotes.
 _WORDS = {
     **dict.fromkeys(("no", "off", "false"), "none"),
@@ -94,6 +95,8 @@ def _understood(variable: Variable, value: Any) -> tuple[str, str]:
     if isinstance(value, (list, tuple, Mapping)):
         return "", ""
     text = str(value).strip()
+    if variable.type == "bool" and text.lower() in (*_TRUE, *_FALSE):
+        return str(text.lower() in _TRUE).lower(), ""
     meant, words = _WORDS.get(text.lower()), variable.choices if variable.type == "version" else {}
     if LATEST in (meant, text.lower()) and LATEST not in words:  # no component, of which nothing stays
         meant = "auto"
@@ -112,11 +115,12 @@ def _expected(variable: Variable, text: str) -> str | None:
     if variable.type == "version":
         return _expected_of_version(text, words)
     accepts = {
+        "bool": text in ("true", "false"),
         "count": text.isdecimal() and int(text) >= variable.minimum,
         "url": bool(URL.fullmatch(text)),
         "fingerprint": bool(_FINGERPRINT.fullmatch(text.replace(" ", ""))),
     }
-    return None if accepts[variable.type] else variable.expected
+    return None if accepts[variable.type] else variable.expected or "true or false"
 
 
 def _expected_of_version(text: str, words: tuple[str, ...]) -> str | None:

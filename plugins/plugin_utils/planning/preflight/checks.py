@@ -59,6 +59,20 @@ TRANSIENT = (
 )
 
 
+def without_change(plan: Plan, probe: Probe, diff: PlanDiff, options: Options) -> Preflight:
+    """Check a host of which nothing is changed: only what keeps it from being read, checked and recorded."""
+    context, findings = Context(plan, probe, diff, options), Findings()
+    for check in (
+        other_runs.check_other_run if options.other_run else other_runs.check_transaction,
+        run_user.check_user,
+        host_records.check_newer_state,
+        host_records.check_unread,
+        gpu_use.check_nvidia_smi,
+    ):
+        check(context, findings)
+    return Preflight(tuple(findings.problems), tuple(findings.warnings))
+
+
 def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None = None) -> Preflight:
     """Check a host for its plan; diff: what the plan changes on it."""
     context, findings = Context(plan, probe, diff, options or Options()), Findings()

@@ -22,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt, KeptTrial, Part
 
-_FREE = ("auto", "fallback")  # what is there may stay
+FREE = ("auto", "fallback")  # what is there may stay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _reason(kept: Kept, plan: Plan, reason: Reason) -> Reason:
     elif plan.components.get(name) is None:
         because = _why_without(kept, part, name) or f"{because} without it"
     version, wanted = kept.newer.get(name), request[name]
-    instead = LATEST if wanted in _FREE else version
+    instead = LATEST if wanted in FREE else version
     return dataclasses.replace(
         reason, because=because + (f"; {version} also fits (gpu_stack_{name}={instead})" if version else "")
     )
@@ -193,7 +193,7 @@ def _of_verified(choice: Choice, request: Request, host: Host) -> list[Part]:
         is_out = choice.keeping.stays_out(present) and was_left_out(present, request, name)
         return [Part((name,), "none", {name: "none"})] if is_out else []
     version = component.release or component.version
-    if wanted not in _FREE and not versions.has_prefix(version, wanted):
+    if wanted not in FREE and not versions.has_prefix(version, wanted):
         return []
     exact = {field: getattr(component, attribute) for field, attribute in choice.options.items()}
     exact = {field: value for field, value in exact.items() if value and request[field] == "auto"}

@@ -961,3 +961,14 @@ def test_nova_core_keeps_the_driver_from_the_gpu_as_nouveau_does(simulated: Simu
     found = simulated.verify()
     assert found["driver.nouveau_absent"]["status"] == "fail"
     assert found["driver.nouveau_absent"]["found"] == "bound to 0000:06:00.0"
+
+
+def test_a_failure_of_a_driver_that_stays_is_the_hosts(tmp_path: Path) -> None:
+    """A driver that others installed, and have updated without a reboot, rolls nothing of ours back."""
+    kept = {"version": "580.95.05", "branch": "580", "kernel_modules": "open", "package": "x", "of_others": True}
+    plan = {**PLAN, "components": {**PLAN["components"], "driver": None}, "kept_driver": kept}
+    context = host(driver_tree(tmp_path, OPEN_580), plan=plan, smi=nvidia_smi(version="580.105.08"))
+    failed = {check.id: check for check in driver_checks.run(context) if check.status == "fail"}
+    assert {"driver.nvidia_smi", "driver.module_matches_user_space"} <= failed.keys()
+    assert {check.cause for check in failed.values()} == {"host"}
+    assert {check.setting for check in failed.values()} == {"driver 580.95.05, which others installed"}

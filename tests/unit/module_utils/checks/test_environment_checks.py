@@ -12,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import environment_checks
 from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.module_utils.checks.contexts import by_id, host, without
+from tests.unit.module_utils.checks.contexts import PLAN, by_id, host, without
 
 
 def test_each_environment_has_its_own_path(tmp_path: Path) -> None:
@@ -166,3 +166,8 @@ def test_without_cuda_in_the_plan_all_are_skipped() -> None:
     checks = environment_checks.run(host(plan=without("cuda")))
     assert [(check.id, check.status) for check in checks] == [(spec.id, "skip") for spec in environment_checks.CHECKS]
     assert {check.reason for check in checks} == {"the plan has no CUDA"}
+
+
+def test_of_an_adopted_host_all_are_skipped() -> None:
+    checks = environment_checks.run(host(plan={**PLAN, "request": {"scope": "host", "adopt": "true"}}))
+    assert [(check.id, check.status) for check in checks] == [(spec.id, "skip") for spec in environment_checks.CHECKS]

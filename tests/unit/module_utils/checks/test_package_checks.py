@@ -105,3 +105,12 @@ def test_status_file_that_cannot_be_read_is_unknown(root: Path) -> None:
             status.rmdir()
         status.write_bytes(whole)
         assert [check.status for check in package_checks.run(host(root, plan=planned), "x86_64")] == ["pass", "pass"]
+
+
+def test_of_an_adopted_host_the_holds_are_not_checked(root: Path) -> None:
+    adopted = {**plan("libnccl2", "libnccl-dev"), "request": {"scope": "host", "adopt": "true"}}
+    found = by_id(package_checks.run(host(root, plan=adopted), "x86_64"))
+    assert {name: check.status for name, check in found.items()} == {
+        "packages.installed": "pass",
+        "packages.held": "skip",
+    }

@@ -50,3 +50,22 @@ def test_path_of_nvcc(home: str | None, nvcc: str) -> None:
     cuda = Planned.from_json(plan).component(planned.Cuda)
     assert cuda is not None
     assert cuda.nvcc == nvcc
+
+
+KEPT = {
+    "version": "580.95.05",
+    "branch": "580",
+    "kernel_modules": "open",
+    "package": "",
+    "source": "runfile",
+    "prebuilt": False,
+}
+
+
+def test_a_driver_that_stays_is_checked_like_a_planned_one() -> None:
+    found = Planned.from_json({"components": {"driver": None}, "kept_driver": {**KEPT, "of_others": True}})
+    assert found.component(planned.Driver) == planned.Driver("580.95.05", "open", "580", "dkms", stays=True)
+    prebuilt = Planned.from_json({"components": {"driver": None}, "kept_driver": {**KEPT, "prebuilt": True}})
+    driver = prebuilt.component(planned.Driver)
+    assert driver is not None
+    assert driver.module_source == "prebuilt"

@@ -542,3 +542,68 @@ def test_another_key_in_the_same_file_is_drift(probed: dict[str, Any]) -> None:
     moved = SigningCertificate("/other/lab.der", "a" * 64)
     assert len({fingerprint(None), fingerprint(first), fingerprint(second)}) == 3
     assert fingerprint(moved) == fingerprint(first)
+
+
+# A host that others set up ----------------------------------------------------------------------------------------
+
+SET_UP: dict[str, Any] = {
+    "packages": {"libnvidia-compute": {"version": "580.126.16-1", "status": "installed"}},
+    "driver": {
+        "loaded": {"version": "580.126.16", "kernel_modules": "open"},
+        "installed": {"version": "580.126.16", "package": "libnvidia-compute"},
+        "nouveau_loaded": False,
+        "nvidia_smi": None,
+    },
+    # What prevents a change, and nothing else.
+    "package_manager": {"name": "apt", "locks": [], "broken": [], "interrupted": False},
+    "repository_files": {"entries": [], "keys": {}},
+    "gpu_processes": [{"pid": 7, "name": "train.py", "program": "python3", "computes": True, "devices": []}],
+}
+
+
+def on_a_host_of_others(probed: dict[str, Any], **changes: Any) -> deciding.Decision:
+    def no_variables(_facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        return dict.fromkeys(set(prefixes) & set(deciding.KERNEL_PACKAGES), ())
+
+    args = {**ARGS, "request": {"tensorflow": "none"}, **changes}
+    return deciding.decide({**probed, **SET_UP}, args, no_variables)
+
+
+def test_adoption_changes_nothing_and_is_not_prevented_by_what_prevents_a_change(probed: dict[str, Any]) -> None:
+    found = on_a_host_of_others(probed, request={"adopt": True, "tensorflow": "none"})
+    assert found.plan.ok, found.plan.problems
+    assert found.plan.kept_driver
+    assert (found.state, found.facts["gpu_stack_drift"], found.facts["gpu_stack_parts"]) == ("unchanged", {}, {})
+    assert not found.diff.changes
+    assert found.preflight.ok
+
+
+@pytest.mark.parametrize(
+    "fault", [{"uid": 1000}, {"newer_state": "verified.json has schema 99"}], ids=["user", "records"]
+)
+def test_what_keeps_a_host_from_being_recorded_prevents_its_adoption(
+    probed: dict[str, Any], fault: dict[str, Any]
+) -> None:
+    found = on_a_host_of_others({**probed, **fault}, request={"adopt": True, "tensorflow": "none"})
+    assert found.state == "refused"
+
+
+@pytest.mark.parametrize(
+    ("more", "is_taken"),
+    [
+        ({}, True),
+        ({"requested": {"adopt": "true"}, "verified_plan": {"components": {}, "gpus": []}}, True),
+        ({"requested": {}, "verified_plan": {"components": {}, "gpus": []}}, False),
+        ({"applied": {"plan": {"fingerprint": "f", "changed": []}}}, False),
+    ],
+    ids=["nothing recorded", "adopted", "verified", "set up by gpuhost"],
+)
+def test_verify_takes_what_is_there_on_hosts_that_gpuhost_has_not_set_up(
+    probed: dict[str, Any], more: dict[str, Any], is_taken: bool
+) -> None:
+    found = on_a_host_of_others({**probed, **more}, as_it_is=True)
+    assert (found.plan.request["adopt"] == "true") is is_taken
+
+
+def test_verify_compares_a_host_without_a_driver_with_its_plan(probed: dict[str, Any]) -> None:
+    assert deciding.decide(probed, {**ARGS, "as_it_is": True}, role_variables).plan.request["adopt"] == "false"

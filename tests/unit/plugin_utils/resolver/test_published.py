@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fabric
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption, fabric
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
     driver_sets,
@@ -89,6 +89,7 @@ def test_every_code_is_produced():
     # These have tests of their own: test_resolve.py, test_cpu.py, test_locks.py, test_scope.py, those of the modules.
     elsewhere = {"invalid-request", *locks.PROBLEMS, *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
     elsewhere |= {
+        *adoption.PROBLEMS,
         *saved_versions.PROBLEMS,
         *fabric.PROBLEMS,
         *prebuilt.PROBLEMS,

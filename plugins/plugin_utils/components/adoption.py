@@ -1,0 +1,143 @@
+"""Plan what is installed, whoever installed it: for `gpu_stack_adopt`, and to check hosts that gpuhost has not set up.
+
+The plan changes nothing: a driver stays as it is, and each other component is planned in the version and with the
+packages that are there. These must fit together, the GPUs and the catalog all the same. Runs on the controller; pure
+functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import of_others
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, CHOICES, PACKAGED
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem, Reason
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt
+
+CODE = "cannot-adopt"
+PROBLEMS = {
+    "cannot-adopt": "`gpu_stack_adopt`, and there is no driver to adopt, or a variable asks for another version than "
+    "the installed one",
+}
+WARNINGS = {
+    "not-adopted": "`gpu_stack_adopt`, and a component stays out of what is adopted: only a part of it is installed, "
+    "or what it is for is not adopted",
+}
+_DRIVER = "driver"
+_NEEDED = frozenset(part.name for part in PACKAGED) - {_DRIVER}  # by what is built for it
+_THERE = "installed, and adopted as it is"
+
+
+def is_asked(request: Mapping[str, str]) -> bool:
+    """Return whether a request is for what is installed."""
+    return request["adopt"] == "true"
+
+
+def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Attempt) -> Plan:
+    """Return the plan of what is installed on a host, or what prevents that.
+
+    once: plans a request on a host as if nothing were there.
+    """
+    found = {choice.name: BY_NAME[choice.name].installed(None, probe, catalog) for choice in CHOICES}
+    there = {name: version.partition("+")[0] for name, version in found.items() if version}
+    kept = of_others.as_it_is(ResolveContext(catalog, host, request, ()))
+    problems = _contradictions(request, there, kept)
+    host = dataclasses.replace(host, staying=kept, foreign_holds=(), present=Present())
+    asked = request.but(**{choice.name: "none" for choice in CHOICES if choice.name != _DRIVER})
+    asked = asked.but(driver="auto") if kept else asked
+    made, adopted, warnings = once(asked, host), dict[str, Any](), list[PlanWarning]()
+    for choice in CHOICES if not problems and made.ok else ():
+        name = choice.name
+        if name == _DRIVER or name not in there or request[name] == "none":
+            continue
+        if beside := [other for other in choice.after if other in _NEEDED and other not in adopted]:
+            labels = " and ".join(BY_NAME[other].label for other in beside)
+            text = f"{choice.label} {there[name]} is not adopted, since {labels} is not; it stays as it is"
+            warnings.append(PlanWarning("not-adopted", f"{text}, and is not checked"))
+            continue
+        trial, component = _with(catalog, asked.but(**{name: there[name]}), probe, host, name, once)
+        if component is None and trial.ok:
+            what = f"{choice.label} {there[name]} is not adopted: only a part of its packages is installed"
+            warnings.append(PlanWarning("not-adopted", f"{what}; it stays as it is, and is not checked"))
+            continue
+        if not trial.ok:
+            remedy = f"set {PREFIX}{name}=none, to leave it out; or run playbooks/gpu_host.yml without gpu_stack_adopt"
+            problems += [dataclasses.replace(problem, remedy=remedy) for problem in trial.problems]
+            break
+        made, asked = trial, asked.but(**{name: there[name]})
+        adopted[name] = component
+    if request["scope"] == "host":
+        problems += made.problems
+    findings = Findings()
+    if kept and made.ok:
+        known_bad.warn_of_driver(ResolveContext(catalog, host, request, made.gpus), kept.version, findings)
+    if problems:
+        adopted = {}
+    return dataclasses.replace(
+        made,
+        request=request,
+        components=made.components.but(**{**dict.fromkeys(made.components), **adopted}),
+        repository=None,
+        reasons=tuple(_reason(request, choice.name, there, adopted, kept) for choice in CHOICES),
+        problems=tuple(dict.fromkeys(problems)),
+        warnings=tuple(w for w in (*made.warnings, *findings.warnings, *warnings) if w.code != "repository-not-read"),
+        remedies=(),
+    )
+
+
+def _contradictions(request: Request, there: Mapping[str, str], kept: KeptDriver | None) -> list[Problem]:
+    """Return the problems of a request that what is installed does not meet."""
+    if request["scope"] != "host":
+        text = f"gpu_stack_adopt is for whole hosts, and gpu_stack_scope is {request['scope']}"
+        return [Problem(CODE, text, "remove one of the two")]
+    found = []
+    if kept is None and request[_DRIVER] != "none":
+        text = "no NVIDIA driver is installed on this host: there is nothing to adopt"
+        found.append(Problem(CODE, text, "run this without gpu_stack_adopt, which installs what is planned"))
+    for choice in CHOICES:
+        wanted, version = request[choice.name], there.get(choice.name)
+        if wanted in (*keeping.FREE, "latest", "none") or (version and versions.has_prefix(version, wanted)):
+            continue
+        text = f"{PREFIX}{choice.name} is {wanted}, and the host has {version or 'none'}"
+        change = "run playbooks/gpu_host.yml without gpu_stack_adopt, to change it"
+        remedy = f"remove {PREFIX}{choice.name}, to take what is there; or {change}"
+        found.append(Problem(CODE, text, remedy))
+    return found
+
+
+def _with(catalog: Catalog, request: Request, probe: Probe, host: Host, name: str, once: Attempt) -> tuple[Plan, Any]:
+    """Return the plan with a component that is installed, and the component; None where it is not whole.
+
+    What is there is what can be had; where that does not suffice, all that the catalog has, of which some may be there.
+    """
+    offers = {package.name: (package.version,) for package in host.packages if package.version}
+    for known in (offers, None):
+        trial = once(request, dataclasses.replace(host, offers=known))
+        component = trial.components.get(name)
+        if trial.ok and component is not None:
+            return trial, BY_NAME[name].adopted(component, probe)
+    return trial, None
+
+
+def _reason(
+    request: Request, name: str, there: Mapping[str, str], adopted: Mapping[str, Any], kept: KeptDriver | None
+) -> Reason:
+    if name == _DRIVER and kept:
+        return Reason(name, "none", f"driver {kept.version} stays: {_THERE} ({kept.origin})")
+    if name in adopted:
+        return Reason(name, adopted[name].full_version, _THERE)
+    if request[name] == "none":
+        return Reason(name, "none", f"not managed ({PREFIX}{name}=none): what is installed stays")
+    return Reason(name, "none", "not adopted" if name in there else "not installed")

@@ -1,0 +1,163 @@
+"""What `gpu_stack_adopt` plans on hosts that others set up, from their packages and files (tests/fixtures/hosts)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.module_utils.host_files import link, put
+from tests.unit.plugin_utils.resolver.present.present_cases import Root
+from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, picked
+
+HOSTS = Path(__file__).resolve().parents[3] / "fixtures/hosts"
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+LOADED = {"open": "Open Kernel Module", "proprietary": "Kernel Module"}
+# What each host has, by component; the driver stays on all of them.
+ADOPTED: dict[str, dict[str, str]] = {
+    "aws-base-image": {"cuda": "12.8"},  # of a .run installer only the series is known
+    "dgx-os-7": {},
+    "gcp-cuda-installer": {"cuda": "13.0.2"},
+    "lambda-stack": {},
+    "nvidia-guide": {"cuda": "13.0.2", "cudnn": "9.28.0.42", "nccl": "2.28.9"},
+    "ubuntu-drivers-gpgpu": {},
+}
+
+
+def host(name: str, root: Path) -> Root:
+    """Return a host of tests/fixtures/hosts."""
+    known = yaml.safe_load((HOSTS / f"{name}.yml").read_text())
+    found, driver = Root(root, known["distribution"]), known["driver"]
+    put(root, "/proc/sys/kernel/osrelease", known["kernel"] + "\n")
+    found.add(known["packages"], held=known.get("held", ()))
+    files = [f"{LIBRARIES}/{library}.so.{driver['version']}" for library in ("libcuda", "libnvidia-ml")]
+    for path in files:
+        put(root, path, b"\x7fELF\x02")
+        link(root, path.partition(".so")[0] + ".so.1", Path(path).name)
+    for package in known["packages"]:
+        own = files if package == driver["package"] else []
+        put(root, f"/var/lib/dpkg/info/{package}.list", "".join(f"{path}\n" for path in own))
+    for path, text in {**dict.fromkeys(known.get("programs", ()), "#!/bin/sh\n"), **known.get("files", {})}.items():
+        put(root, path, text).chmod(0o755)
+    found.load(driver["version"], LOADED[driver["modules"]])
+    return found
+
+
+def adopted(plan: Plan) -> dict[str, Any]:
+    """Return the versions of the components that a plan has, without frameworks."""
+    assert plan.ok, plan.problems
+    return {name: version for name, version in picked(plan.to_json()).items() if version}
+
+
+def test_each_host_says_where_it_is_from() -> None:
+    found = {path.stem: path.read_text() for path in HOSTS.glob("*.yml")}
+    assert found.keys() == ADOPTED.keys()
+    assert all("\n# source: " in text and "\nreconstructed: " in text for text in found.values())
+
+
+@pytest.mark.parametrize("name", ADOPTED)
+def test_what_is_installed_is_adopted_and_nothing_changes(name: str, tmp_path: Path) -> None:
+    there = host(name, tmp_path)
+    plan = there.plan(adopt="true")
+    assert adopted(plan) == ADOPTED[name]
+    known = yaml.safe_load((HOSTS / f"{name}.yml").read_text())
+    assert plan.kept_driver
+    assert plan.kept_driver.version == known["driver"]["version"]
+    assert plan.kept_driver.kernel_modules == known["driver"]["modules"]
+    diff = plan_diff.plan_diff(plan, there.probe())
+    assert not diff.changes
+    assert [line.split(":")[0] for line in plan_diff.diff_lines(diff)] == ["The host matches the plan."]
+    planned = {p.name: p.version for part in plan.components.packaged() for p in part.all_packages}
+    assert planned.items() <= known["packages"].items()
+
+
+@pytest.mark.parametrize("name", ADOPTED)
+def test_what_was_adopted_stays_at_auto(name: str, tmp_path: Path) -> None:
+    there = host(name, tmp_path)
+    record_adopted(there)
+    assert there.plan(cuda="none").components["driver"] is None
+    assert [problem.code for problem in there.problems(cuda="none") if problem.code == "runfile-install"] == []
+    if ADOPTED[name].get("cudnn"):  # of packages, which can be planned
+        assert ADOPTED[name].items() <= adopted(there.plan(debian_offers())).items()
+
+
+def record_adopted(there: Root) -> None:
+    """Record what a run with gpu_stack_adopt does."""
+    plan = json.loads(json.dumps(there.plan(adopt="true").to_json()))
+    record = {"plan": plan, "packages": {}, "files": {}, "evidence": {"at": "2026-11-02T03:04:05Z"}}
+    (there.root / "var/lib/gpuhost").mkdir(parents=True)
+    store.write(str(there.root / "var/lib/gpuhost"), store.VERIFIED, record)
+
+
+def test_a_run_driver_stays_where_it_was_adopted_and_works_and_nowhere_else(tmp_path: Path) -> None:
+    there = host("aws-base-image", tmp_path)
+    refused = "runfile-install"
+    assert refused in [problem.code for problem in there.problems()]
+    record_adopted(there)
+    assert refused in [problem.code for problem in there.problems(driver="570")]
+    there.smi = ""
+    assert there.plan(cuda="none").kept_driver is None
+    assert refused in [problem.code for problem in there.problems(cuda="none")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"cuda": "13.2"}, "gpu_stack_cuda is 13.2, and the host has 13.0.2"),
+        ({"driver": "595"}, "gpu_stack_driver is 595, and the host has 580.126.16"),
+        ({"tensorflow": "2.21"}, "gpu_stack_tensorflow is 2.21, and the host has none"),
+        ({"scope": "frameworks"}, "gpu_stack_adopt is for whole hosts, and gpu_stack_scope is frameworks"),
+    ],
+)
+def test_a_variable_that_asks_for_something_else_is_a_problem(
+    asked: dict[str, str], found: str, tmp_path: Path
+) -> None:
+    plan = host("nvidia-guide", tmp_path).plan(adopt="true", **asked)
+    assert [(problem.code, problem.message) for problem in plan.problems] == [("cannot-adopt", found)]
+    assert not any(plan.components.values())
+
+
+def test_a_variable_that_what_is_there_meets_is_none(tmp_path: Path) -> None:
+    asked = {"driver": "580", "cuda": "13.0", "cudnn": "none", "nccl": "latest"}
+    plan = host("nvidia-guide", tmp_path).plan(adopt="true", **asked)
+    assert adopted(plan) == {"cuda": "13.0.2", "nccl": "2.28.9"}
+    assert {name: plan.request[name] for name in asked} == asked
+
+
+def test_all_mistakes_are_listed_at_once(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    there = Root(tmp_path, "ubuntu-24.04")
+    there.add({"bash": "5.2"})
+    assert there.plan(adopt="true", cuda="13.2", nccl="2.29").problems == snapshot
+
+
+def test_a_library_of_which_a_part_is_missing_stays_out(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    there = host("nvidia-guide", tmp_path)
+    there.remove("libcudnn9-dev-cuda-13")
+    plan = there.plan(adopt="true")
+    assert adopted(plan) == {"cuda": "13.0.2", "nccl": "2.28.9"}
+    assert plan.warnings == snapshot
+    without = there.plan(adopt="true", cuda="none")
+    assert adopted(without) == {}
+    assert [warning.code for warning in without.warnings if warning.code != "security-floor"] == ["not-adopted"] * 2
+
+
+def test_what_does_not_fit_together_is_not_adopted(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    there = host("ubuntu-drivers-gpgpu", tmp_path)  # driver 550
+    there.add({"cuda-toolkit-13-0": "13.0.2-1"})
+    plan = there.plan(adopt="true")
+    assert [problem.code for problem in plan.problems] == ["driver-too-old-for-cuda"]
+    assert plan.problems == snapshot
+    assert adopted(there.plan(adopt="true", cuda="none")) == {}
+
+
+def test_a_toolkit_that_the_catalog_does_not_know_is_a_problem(tmp_path: Path) -> None:
+    there = host("ubuntu-drivers-gpgpu", tmp_path)
+    there.add({"cuda-toolkit-9-9": "9.9.1-1"})
+    assert [problem.code for problem in there.plan(adopt="true").problems] == ["unknown-version"]
