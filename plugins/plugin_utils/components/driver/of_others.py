@@ -51,7 +51,11 @@ def _of_others(context: ResolveContext) -> list[Part]:
     installed = driver_sets.packaged(context)
     if installed is None:
         return _adopted_runfile(context)
-    if installed.package in present.changed_packages or not host.loaded_driver:
+    before = present.verified.kept_driver
+    was_kept = before is not None and (before.version, before.package) == (installed.version, installed.package)
+    # A change that was rolled back has left it as it was.
+    is_ours = installed.package in present.changed_packages and not was_kept
+    if is_ours or not host.loaded_driver:
         return []
     is_loaded = installed.version == host.loaded_driver
     if is_loaded and not present.driver_works:
@@ -108,8 +112,9 @@ def _adopted_runfile(context: ResolveContext) -> list[Part]:
         return []
     works = kept.version == host.loaded_driver and host.present.driver_works
     is_asked_for = request["driver"] == "auto" or versions.has_prefix(kept.version, request["driver"])
-    others = [field for field in OPTIONS if request[field] not in ("auto", getattr(kept, OPTIONS[field], "auto"))]
-    stays = works and is_asked_for and not others
+    # The installer has everything of a driver, and builds its modules on the host.
+    fits = {"driver_source": (), "driver_kernel_modules": (kept.kernel_modules,), "driver_module_source": ("dkms",)}
+    stays = works and is_asked_for and all(request[field] in ("auto", *values) for field, values in fits.items())
     return [Part(("driver",), kept.version, {}, stays=kept, of_others=True)] if stays else []
 
 

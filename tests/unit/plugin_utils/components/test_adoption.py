@@ -101,7 +101,10 @@ def test_a_run_driver_stays_where_it_was_adopted_and_works_and_nowhere_else(tmp_
     refused = "runfile-install"
     assert refused in [problem.code for problem in there.problems()]
     record_adopted(there)
-    assert refused in [problem.code for problem in there.problems(driver="570")]
+    assert there.plan(driver="580", driver_module_source="dkms", driver_kernel_modules="open").kept_driver
+    others = ({"driver": "570"}, {"driver_kernel_modules": "proprietary"}, {"driver_source": "nvidia"})
+    for asked in others:
+        assert refused in [problem.code for problem in there.problems(**asked)]
     there.smi = ""
     assert there.plan(cuda="none").kept_driver is None
     assert refused in [problem.code for problem in there.problems(cuda="none")]

@@ -371,6 +371,13 @@ def test_a_working_driver_of_others_is_replaced_where_the_request_says_so(others
     assert plan.components["driver"].branch != "570"
 
 
+def test_a_driver_of_others_stays_after_a_change_that_was_rolled_back(others: Root) -> None:
+    kept = others.plan()
+    others.verify(kept)
+    others.journal(nvidia_utils_570_server={"version": "570.211.01-0ubuntu0.24.04.1", "held": False, "auto": False})
+    assert others.plan().kept_driver == kept.kept_driver
+
+
 def test_a_driver_of_others_that_waits_for_a_reboot_stays(others: Root) -> None:
     others.load("570.124.06")
     others.smi = ""  # the libraries are of another version
