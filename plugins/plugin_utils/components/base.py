@@ -171,6 +171,16 @@ class PackagedPart(Part[PlannedPackages]):
         note = self.note(plan, probe, removal)
         return dataclasses.replace(row, action=self._action(row, strongest(packages)), note=note, packages=packages)
 
+    def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
+        """Return that a version changes which somebody else has installed, and programs of others may use."""
+        changed = [p for p in change.packages if p.installed and p.planned and p.installed != p.planned]
+        of_others = [package.name for package in changed if package.name not in probe.changed_packages]
+        if of_others and not self.side_by_side:
+            yield (
+                f"{self.label} changes from {change.installed} to {change.planned}, also for programs of others: "
+                f"somebody else installed {', '.join(of_others)}; gpu_stack_{self.name}=none leaves it as it is"
+            )
+
     def _action(self, row: ComponentChange, action: str) -> str:
         """Return the action of the component: packages with other names may be another version of it."""
         if action != INSTALL or self.side_by_side or not row.installed or not row.planned:

@@ -265,6 +265,7 @@ class Cudnn(PackagedPart[CudnnComponent]):
         return {version.version: version for version in catalog.cudnn.versions}
 
     def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
-        """Return which libraries are gone."""
+        """Return which libraries change and are gone."""
+        yield from super().effects(change, plan, probe)
         if change.removed:
             yield f"programs that use the removed {', '.join(change.removed)} no longer find cuDNN for that CUDA"

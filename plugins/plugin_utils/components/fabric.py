@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, Catalog, ComponentFile
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import Removal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange, Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.drivers import in_nvidia_repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PackagedComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
@@ -344,6 +344,10 @@ class Fabric(PackagedPart[FabricComponent]):
                 "vfio-pci.ids from the kernel's command line), or set gpu_stack_fabric=none and install Fabric "
                 "Manager in shared mode as the hypervisor's documentation says",
             )
+
+    def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
+        """Return nothing: it changes with the driver, which says so."""
+        return ()
 
     def entries(self, catalog: Catalog) -> Mapping[str, str]:
         """Return the versions, which are those of the driver."""

@@ -212,7 +212,8 @@ class Nccl(PackagedPart[NcclComponent]):
         return {f"{build.version}+cuda{build.cuda}": build for build in catalog.nccl.builds}
 
     def effects(self, change: ComponentChange, plan: Plan, probe: Probe) -> Iterable[str]:
-        """Return which packages are of another CUDA major afterwards: their names do not tell."""
+        """Return what changes, and which packages are of another CUDA major afterwards: their names do not tell."""
+        yield from super().effects(change, plan, probe)
         for package in change.packages:
             old, new = (versions.cuda_suffix(version or "") for version in (package.installed, package.planned))
             if old and new and versions.major(old) != versions.major(new):

@@ -253,6 +253,21 @@ def test_what_changes_for_others_on_a_machine_with_an_older_stack(snapshot: Snap
     assert "Removed: libcudnn9-cuda-12" in lines
 
 
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [((), ["cuDNN", "NCCL"]), (("libnccl2", "libnccl-dev"), ["cuDNN"])],
+    ids=["of others", "NCCL is gpuhost's"],
+)
+def test_a_library_that_others_installed_is_not_changed_without_a_word(
+    changed: tuple[str, ...], names: list[str]
+) -> None:
+    """On a shared host without our driver, and within a CUDA major, too."""
+    libraries = ("libcudnn9-cuda-13=9.10.2.21-1", "libnccl2=2.28.9-1+cuda13.0", "libnccl-dev=2.28.9-1+cuda13.0")
+    probe = {"packages": packages(*libraries), "cuda": {"default": "13.2"}, "changed_packages": list(changed)}
+    found = diff(probe, cuda=CUDA, cudnn=CUDNN, nccl=NCCL)
+    assert [sentence.partition(" changes from ")[0] for sentence in found.others] == names
+
+
 def test_the_distributions_nvcc_is_no_longer_the_first(snapshot: SnapshotAssertion) -> None:
     found = diff({"cuda": {"installed": [], "distro": "11.5"}}, cuda=CUDA)
     assert found.others == snapshot
