@@ -112,7 +112,7 @@ options:
   accept_no_return:
     description:
       - Names of packages that may be replaced although no rollback could restore them, because no repository offers
-        them any more and they cannot be packed again from their files. Without it, the transaction is refused.
+        them any more and one of their files is missing. Without it, the transaction is refused.
     type: list
     elements: str
     default: []

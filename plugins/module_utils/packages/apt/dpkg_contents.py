@@ -18,6 +18,9 @@ _SUM = re.compile(r"^[0-9a-f]{32}  .+\n$")
 _PATH_FILTER = re.compile(r"^\s*path-(exclude|include)[=\s]\s*(\S+)", re.MULTILINE)
 
 
+CHANGED = "has another content"
+
+
 def of_package(root: str, name: str) -> dict[str, str]:
     """Return {path: what is wrong} of an installed package's files.
 
@@ -41,7 +44,7 @@ def of_package(root: str, name: str) -> dict[str, str]:
         elif path in sums:
             content = b"" if os.path.islink(place) else digests.of_file(place, "md5")
             if content is not None and content.hex() != sums[path]:
-                wrong[path] = "has another content"
+                wrong[path] = CHANGED
     return wrong
 
 

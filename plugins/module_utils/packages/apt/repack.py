@@ -21,14 +21,24 @@ _MEMBERS = (
     *("preinst", "postinst", "prerm", "postrm", "config", "templates"),
     *("triggers", "shlibs", "symbols", "md5sums"),
 )
+# What images and dpkg's settings leave out to be small.
+_LEFT_OUT = tuple("/usr/share/%s/" % name for name in ("doc", "info", "lintian", "locale", "man"))
 # Fields of the database alone; a .deb has its settings in a file of its own.
 _OF_DATABASE = ("status", "conffiles", "config-version")
 
 
 def wrong(root: str, name: str) -> str:
-    """Return why an installed package cannot be packed again, empty if it can: a file is missing or damaged."""
+    """Return why an installed package cannot be packed again, empty if it can: a file is missing.
+
+    One that somebody has changed is packed as it is.
+    """
     found = dpkg_contents.of_package(root, name)
-    return "; ".join("%s %s" % (path, what) for path, what in sorted(found.items())[:3])
+    lost = [
+        "%s %s" % (path, what)
+        for path, what in sorted(found.items())
+        if what != dpkg_contents.CHANGED and not path.startswith(_LEFT_OUT)
+    ]
+    return "; ".join(lost[:3])
 
 
 def repack(root: str, name: str, directory: str, run: Any) -> str:
@@ -70,7 +80,7 @@ def _copy(root: str, name: str, tree: str) -> list[str]:
     for path in listed:
         target, owner = diverted.get(path, (path, name))
         source, copy = files.under(root, path if owner == name else target), tree + path
-        if not os.path.lexists(source):  # what dpkg's settings leave out, such as documentation
+        if not os.path.lexists(source):  # documentation
             continue
         if path in above or (os.path.isdir(source) and not os.path.islink(source)):
             os.makedirs(copy, exist_ok=True)

@@ -112,7 +112,7 @@ TRANSACTION_REFUSED = FindingSpec(
 CANNOT_GO_BACK = FindingSpec(
     "cannot-go-back",
     "A package would be replaced that no repository offers any more, and that cannot be packed again from its files, "
-    "since one of them is missing or damaged: neither a rollback nor the teardown could restore it",
+    "since one of them is missing: neither a rollback nor the teardown could restore it",
     "Install it again, add a repository that offers it, or accept that with `gpu_stack_accept_no_return`",
 )
 
