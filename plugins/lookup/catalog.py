@@ -73,6 +73,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
     gpu_counters,
+    repositories,
     repository_facts,
     user_settings,
 )
@@ -92,13 +93,6 @@ def _only_architecture(catalog: Catalog) -> str:
             "architecture"
         )
     return served[0]
-
-
-def _repositories(catalog: Catalog, base_url: str | None) -> dict[str, dict[str, str]]:
-    return {
-        name: {each: repository_facts(catalog, name, each, base_url)["url"] for each in supported(catalog, name)}
-        for name in catalog.distros
-    }
 
 
 def _common(catalog: Catalog) -> dict[str, dict[str, Any]]:
@@ -126,10 +120,10 @@ def look_up(terms: list[Any], base_url: str | None = None, architecture: str | N
     architecture: of the host, None where it is not known.
     """
     if terms == ["repositories_by_architecture"]:
-        return [_repositories(load_catalog(), base_url)]
+        return [repositories(load_catalog(), base_url)]
     if terms == ["repositories"]:
         machine = architecture or _only_architecture(load_catalog())
-        by_architecture = _repositories(load_catalog(), base_url)
+        by_architecture = repositories(load_catalog(), base_url)
         return [{name: urls[machine] for name, urls in by_architecture.items() if machine in urls}]
     if terms == ["driver_packages"]:
         return [list(load_catalog().driver.name_patterns)]

@@ -314,7 +314,9 @@ TESTED_BY = {
     "plugins/modules/run_lock.py": "action/test_run_lock.py",  # run through its action plugin
     "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
     "plugins/plugin_utils/ansible/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
-    # Options, read by their scripts before there is an environment, and the start of script/plan.
+    # Options, read by their scripts before there is an environment, and the start of those.
+    "plugins/plugin_utils/capture_command/capture_options.py": "test_scripts.py",
+    "plugins/plugin_utils/capture_command/__main__.py": "plugin_utils/capture_command/test_capture_cli.py",
     "plugins/plugin_utils/plan_command/plan_options.py": "test_scripts.py",
     "plugins/plugin_utils/plan_command/__main__.py": "test_scripts.py",
     "tools/catalog/options.py": "test_scripts.py",

@@ -37,6 +37,7 @@ FLOORS = {
         "report",
         "ansible",
         "plan_command",
+        "capture_command",
     ],
 }
 

@@ -74,7 +74,7 @@ def test_help_and_version_need_nothing(clone: Path, script: str) -> None:
     assert run(clone, script, "--version") == (0, f"gpuhost {VERSION[1]}\n", "")
 
 
-@pytest.mark.parametrize("script", ["catalog-check", "plan"])
+@pytest.mark.parametrize("script", ["capture", "catalog-check", "plan"])
 @pytest.mark.parametrize("environment", ["installed", "not installed"])
 def test_no_module_of_the_callers_directory_is_imported(
     clone: Path, tmp_path: Path, script: str, environment: str

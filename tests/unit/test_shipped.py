@@ -102,9 +102,10 @@ def test_no_shipped_module_needs_one_that_is_not_shipped(tree: Path) -> None:
     assert foreign == set()
 
 
-def test_what_plugins_does_not_ship_is_of_script_plan(tree: Path) -> None:
-    assert "-m $module " in (PROJECT / "script/plan").read_text()
-    files = needed(PROJECT, ["plugins/plugin_utils/plan_command/__main__.py"])
+def test_what_plugins_does_not_ship_is_of_script_plan_and_script_capture(tree: Path) -> None:
+    scripts = ("plan", "capture")
+    assert all("-m $module " in (PROJECT / "script" / name).read_text() for name in scripts)
+    files = needed(PROJECT, [f"plugins/plugin_utils/{name}_command/__main__.py" for name in scripts])
     left_out = sources(PROJECT, "plugins") - sources(tree, "plugins")
     assert left_out
     assert left_out - files == set()

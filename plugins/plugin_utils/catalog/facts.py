@@ -36,6 +36,14 @@ def repository_facts(
     return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": entry.key_fingerprint, "slug": entry.slug}
 
 
+def repositories(catalog: Catalog, base_url: str | None = None) -> dict[str, dict[str, str]]:
+    """Return the URL of NVIDIA's repository by distribution id and CPU architecture."""
+    return {
+        name: {each: repository_facts(catalog, name, each, base_url)["url"] for each in supported(catalog, name)}
+        for name in catalog.distros
+    }
+
+
 def triton_packages(catalog: Catalog, version: str, python: str, packaged: bool) -> tuple[tuple[str, ...], ...]:
     """Return a PyTorch release's packages of a compiler and of Python's headers; none if it compiles nothing on hosts.
 

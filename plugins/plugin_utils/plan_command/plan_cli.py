@@ -35,7 +35,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_g
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_table import plan_table
 
-_PROBE_EXPECTED = "expected a host's probe.json, as in reports/RUN/HOST/probe.json"
+_PROBE_EXPECTED = "expected a host's probe.json, as in reports/RUN/HOST/probe.json, or what script/capture wrote there"
 
 
 class UsageError(Exception):
@@ -114,7 +114,9 @@ def _save_versions(arguments: argparse.Namespace, plan: Plan, catalog: Catalog) 
 
 
 def _probe(path: str) -> Probe:
-    return Probe.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    found = json.loads(Path(path).read_text(encoding="utf-8"))
+    is_capture = isinstance(found, dict) and "capture" in found
+    return Probe.from_json(found["probe"] if is_capture else found)
 
 
 def _probed_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: list[str]) -> Host | None:

@@ -63,7 +63,8 @@ def parser() -> command_line.Parser:
     result.add_argument(
         "--probe",
         metavar="FILE",
-        help="probe.json of a host's evidence, in place of the options that describe a host: the host's own answer",
+        help="probe.json of a host's evidence, or what script/capture wrote there, in place of the options that "
+        "describe a host: the host's own answer",
     )
     result.add_argument(
         "--save-versions",

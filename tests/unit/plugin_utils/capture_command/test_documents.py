@@ -1,0 +1,126 @@
+"""What script/capture reads: a host's files and programs with planted values, and the plan that its file gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command import documents
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.module_utils.host_files import put
+from tests.unit.plugin_utils.components.test_adoption import host
+
+SECRETS = (
+    "hunter2",
+    "dgx-07",
+    "corp.net",
+    "svc_train",
+    "mallory",
+    "1654922003211",
+    "10.1.2.3",
+    "train_secret",
+    "5f3c9f2a",
+)
+SMI = "0, NVIDIA H200, GPU-5f3c9f2a-1111-2222-3333-444455556666, 580.126.16, 143771, 9.0, 00000000:05:00.0\n"
+LOG = """\
+[    1.000000] Linux version 6.8.0 (buildd@corp.net)
+[   12.000000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.126.16
+[   13.000000] audit: user mallory
+[   14.000000] NVRM: Xid (PCI:0000:05:00): 31, pid=4242, name=train_secret, Ch 00000010
+"""
+
+
+def run(argv: list[str], timeout: float, env: Any = None, cwd: Any = None, stdin: bytes = b"") -> command.Answer:
+    """Answer for the programs of a host."""
+    if argv[0] == "nvidia-smi" and any("query-gpu" in word for word in argv):
+        return command.Answer(0, SMI.encode(), b"")
+    known = {
+        "nvidia-smi -q": "    Serial Number                         : 1654922003211\n",
+        "ip": "2: eth0    inet 10.1.2.3/24 brd 10.1.2.255 scope global eth0\n",
+        "apt-cache policy": " 500 http://svc_train:hunter2@mirror.corp.net/ubuntu noble/main amd64 Packages\n",
+        "journalctl": LOG,
+        "lspci": "05:00.0 3D controller [0302]: NVIDIA Corporation GH100 [H200 SXM 141GB] [10de:2335] (rev a1)\n",
+        "dkms": "nvidia/580.126.16, 6.8.0-51-generic, x86_64: installed\n",
+    }
+    text = next((text for name, text in known.items() if " ".join(argv).startswith(name)), None)
+    return (
+        command.Answer(127, b"", f"{argv[0]}: No such file".encode())
+        if text is None
+        else command.Answer(0, text.encode(), b"")
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    host("nvidia-guide", tmp_path)
+    put(tmp_path, "/etc/hostname", "dgx-07\n")
+    put(tmp_path, "/proc/sys/kernel/hostname", "dgx-07\n")
+    put(tmp_path, "/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 dgx-07.corp.net dgx-07\n")
+    put(tmp_path, "/etc/passwd", "root:x:0:0::/root:/bin/sh\nsvc_train:x:1001:1001::/home/mallory:/bin/sh\n")
+    put(tmp_path, "/proc/cmdline", "root=UUID=5f3c9f2a-1111-2222-3333-444455556666 ip=10.1.2.3 token=hunter2 quiet\n")
+    put(tmp_path, "/etc/default/grub", 'GRUB_CMDLINE_LINUX="console=tty0" # dgx-07\n')
+    put(tmp_path, "/home/mallory/bin/python3.12", "#!/bin/sh\n")
+    return tmp_path
+
+
+def captured(root: Path) -> dict[str, Any]:
+    found = documents.captured(frozen_catalog(), {}, str(root), run)
+    read: dict[str, Any] = json.loads(json.dumps(found))
+    return read
+
+
+def test_no_planted_value_is_in_the_file(root: Path) -> None:
+    found = captured(root)
+    text = json.dumps(found)
+    assert [secret for secret in SECRETS if secret in text] == []
+    assert {"serial", "uuid", "host", "user", "address", "process", "secret"} <= found["masked"].keys()
+
+
+def test_what_was_read_is_there_and_what_was_not_has_its_reason(root: Path) -> None:
+    found = captured(root)["documents"]
+    assert found["lspci -nn"]["lines"][0].startswith("05:00.0 3D controller [0302]: NVIDIA")
+    (log,) = [document for name, document in found.items() if name.startswith("journalctl")]
+    assert [line[:14] for line in log["lines"]] == ["[   12.000000]", "[   14.000000]"], (
+        "other lines are nobody's business"
+    )
+    assert found["/proc/cmdline"]["lines"][0].endswith(" quiet")
+    assert found["/boot/grub/grub.cfg"] == {"problem": "is not there"}
+    assert found["mokutil --sb-state"]["status"] == 127
+
+
+def test_the_plan_of_the_file_is_that_of_the_host(root: Path) -> None:
+    options = host_probe.Options(kernel_header_offers=True, **probe_options(frozen_catalog()))
+    whole = to_json(host_probe.probe(str(root), options, run))
+    plans = [
+        plan_for_probe(Probe.from_json(found), {"tensorflow": "none", "adopt": adopt}, frozen_catalog())
+        for found in (whole, captured(root)["probe"])
+        for adopt in ("false", "true")
+    ]
+    assert plans[0].components == plans[2].components
+    assert plans[1].components == plans[3].components
+    assert plans[1].components["cudnn"], "a version with four numbers is no address"
+    assert plans[0].problems == plans[2].problems
+
+
+def test_a_long_log_keeps_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "_MOST_LINES", 1)
+    (log,) = [each for name, each in captured(root)["documents"].items() if name.startswith("journalctl")]
+    assert log["lines"][0] == "(1 earlier lines are left out)"
+    assert log["lines"][1].startswith("[   14.000000] NVRM: Xid")
+
+
+def test_a_host_says_who_it_is(root: Path) -> None:
+    found = documents.identities(str(root), run)
+    assert dataclasses.replace(found, hosts=tuple(sorted(found.hosts))) == documents.Identities(
+        ("dgx-07", "dgx-07.corp.net"), ("svc_train",), ("10.1.2.3",)
+    )

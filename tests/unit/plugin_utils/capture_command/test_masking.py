@@ -1,0 +1,126 @@
+"""What script/capture masks: values planted into texts in the form in which programs print them.
+
+The forms are those of nvidia-smi 550 and 580, lspci, GRUB, apt-cache policy and the kernel log, as tests/fixtures and
+public reports have them; the values are made up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.masking import Identities, Mask
+
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
+IDENTITIES = Identities(("dgx-07", "dgx-07.ml.corp.net"), ("achim", "svc_train"), ("172.20.4.7", "fd00::4:7"))
+# A text, and what of it must be gone.
+PLANTED = {
+    "XML of nvidia-smi": ("<serial>1654922003211</serial>", "1654922003211"),
+    "its board": ("<chassis_serial_number>9J2K77</chassis_serial_number>", "9J2K77"),
+    "text of nvidia-smi": ("    Serial Number                         : 1654922003211", "1654922003211"),
+    "a GPU's id": ("GPU-5f3c9f2a-1111-2222-3333-444455556666", "5f3c9f2a"),
+    "an instance's id": ("MIG-5f3c9f2a-1111-2222-3333-444455556666", "5f3c9f2a"),
+    "platform id": ("    GPU PDI                               : 0x2c68cb3bc5db8a3e", "2c68cb3bc5db8a3e"),
+    "lspci": ("\tCapabilities: [160 v1] Device Serial Number b8-3f-d2-ff-fe-be-2e-ac", "b8-3f-d2"),
+    "a card's VPD": ("\t\t\t[SN] Serial number: MT2242600PFX", "MT2242600PFX"),
+    "USB in the kernel log": ("usb 1-8: SerialNumber: 0011223344", "0011223344"),
+    "a process in a table": (
+        "|    0   N/A  N/A     4242      C   /home/achim/venv/bin/python train_secret.py      612MiB |",
+        "train_secret",
+    ),
+    "in XML": ("<process_name>python3 train_secret.py</process_name>", "train_secret"),
+    "in text": ("            Name                          : python3 train_secret.py", "train_secret"),
+    "of an Xid": ("NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=train_secret, Ch 1", "train_secret"),
+    "of a trace": ("CPU: 3 PID: 4242 Comm: train_secret Tainted: P OE 6.8.0-51-generic", "train_secret"),
+    "of a fault": ("kernel: [ 12.5] train_secret[4242]: segfault at 0 ip 00007f", "train_secret"),
+    "the host": ("2026-05-18T19:02:39+0000 dgx-07 kernel: NVRM: loading", "dgx-07"),
+    "its whole name": ("Welcome to DGX-07.ml.corp.net", "corp.net"),
+    "another host's URL": ("500 http://mirror.corp.net:8080/ubuntu noble/main amd64", "corp.net"),
+    "a login in a URL": ("deb https://achim:hunter2@developer.download.nvidia.com/x /", "hunter2"),
+    "a token in a URL": ("https://esm.ubuntu.com/x?sig=abc%2Fdef&st=1", "abc%2Fdef"),
+    "a secret": ("linux /vmlinuz root=/dev/sda1 api_token=hunter2 quiet", "hunter2"),
+    "GRUB's password": ("password_pbkdf2 boss grub.pbkdf2.sha512.10000.AA.BB", "grub.pbkdf2"),
+    "a user": ("/opt/models of svc_train", "svc_train"),
+    "a directory": ("PATH=/home/mallory/bin:/usr/bin", "mallory"),
+    "mail": ("Signed by Achim <a.k@corp.net>", "a.k@corp.net"),
+    "an address": ("ip=10.1.2.3::10.1.2.1:255.255.255.0", "10.1.2.3"),
+    "the host's own in a list of versions": ("libx 172.20.4.7", "172.20.4.7"),
+    "IPv6": ("nameserver 2001:db8:1::53", "2001:db8:1::53"),
+    "a MAC": ("eth0: b8:3f:d2:be:2e:ac link", "b8:3f:d2:be:2e:ac"),
+    "InfiniBand": ("mlx5_0: node guid b83f:d203:00be:2eac", "b83f:d203:00be:2eac"),
+}
+# What a plan, a check or a reader needs.
+KEPT = (
+    "GPU at 00000000:05:00.0, PCI:0000:dc:00, 10de:2335 (rev a1) Subsystem: 10de:18be",
+    "libcudnn9-cuda-13 9.28.0.42-1 amd64",
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22-I3)",
+    "    Cluster UUID                          : 00000000-0000-0000-0000-000000000000",
+    "    Serial Number                         : N/A",
+    "500 https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/  Packages",
+    "500 http://archive.ubuntu.com/ubuntu noble/main amd64 Packages",
+    "menuentry 'Ubuntu, with Linux 6.8.0-51-generic' --class ubuntu",
+    "[   12.345678] nvidia-nvlink: Nvlink Core is being initialized, major device number 511 at 12:34:56",
+    "ii nvidia-driver-570-server-open:amd64 570.148.08-0lambda0.22.04.1",
+    "inet 127.0.0.1 and ::1",
+)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_tells_whose_host_it_is_is_gone(name: str) -> None:
+    text, secret = PLANTED[name]
+    assert secret in text
+    masked = Mask(IDENTITIES).text(text, addresses=not name.endswith("versions"))
+    assert secret.lower() not in masked.lower()
+    assert masked != text
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_what_a_plan_needs_stays(text: str) -> None:
+    assert Mask(IDENTITIES).text(text, addresses=False) == text
+
+
+@pytest.mark.parametrize("name", ["nvidia-smi-550.163.01.txt", "nvidia-smi-535.261.03.txt"])
+def test_of_a_genuine_transcript_only_ids_are_masked(name: str) -> None:
+    text = (FIXTURES / "nvidia-smi" / name).read_text()
+    mask = Mask(Identities())
+    before, after = text.splitlines(), mask.text(text, addresses=False).splitlines()
+    changed = [line for line, masked in zip(before, after, strict=True) if line != masked]
+    assert changed
+    assert [line for line in changed if "GPU-0000" not in line and "python" not in line and "train" not in line] == []
+
+
+@pytest.mark.parametrize("name", ["ubuntu-22.04.cfg", "ubuntu-24.04.cfg", "debian-13.cfg"])
+def test_of_a_boot_menu_only_ids_are_masked(name: str) -> None:
+    text = (FIXTURES / "grub" / name).read_text()
+    before, after = text.splitlines(), Mask(Identities()).text(text).splitlines()
+    changed = [line for line, masked in zip(before, after, strict=True) if line != masked]
+    assert [line for line in changed if "-" not in line.partition("UUID")[2] + line.partition("fs-uuid")[2]] == [
+        line for line in changed if "gnulinux-" in line
+    ]
+
+
+def test_equal_values_have_equal_masks_and_others_have_others() -> None:
+    mask = Mask()
+    first, again, other = (mask.text(f"<serial>{number}</serial>") for number in ("111", "111", "222"))
+    assert first == again != other
+    assert mask.counts == {"serial": 2}
+
+
+def test_a_masked_text_is_masked_once() -> None:
+    mask = Mask(IDENTITIES)
+    once = mask.text("\n".join(text for text, _secret in PLANTED.values()))
+    assert Mask(IDENTITIES).text(once) == once
+
+
+def test_data_is_masked_in_its_texts_and_keys() -> None:
+    data = {"/home/achim/x": ["dgx-07", 7, None, {"a": "svc_train"}], "version": "9.28.0.42"}
+    masked = Mask(IDENTITIES).data(data)
+    assert not [word for word in ("achim", "dgx-07", "svc_train") if word in str(masked)]
+    assert masked["version"] == "9.28.0.42"
+    assert next(iter(masked.values()))[1:3] == [7, None]
+
+
+@pytest.mark.parametrize("name", ["ubuntu", "nvidia", "gpu", "vm"])
+def test_a_name_that_is_a_word_of_others_masks_nothing(name: str) -> None:
+    text = "ubuntu nvidia-gpu vm ii nvidia-driver-570 of ubuntu"
+    assert Mask(Identities((name,), (name,))).text(text) == text
