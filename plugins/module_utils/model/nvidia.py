@@ -96,11 +96,15 @@ class ForeignDriver:
     found: str
 
 
+SEAT, CONTAINER = "seat", "container"  # where a process runs
+
+
 @dataclasses.dataclass(frozen=True)
 class GpuProcess:
     """A process that uses a GPU; name: its command line, program: the kernel's name for it, cut to 15 characters.
 
     computes: nvidia-smi lists it as a compute process; devices: its open files below /dev, such as `nvidia-uvm`.
+    where: SEAT for a display server or what belongs to a desktop's session, CONTAINER; empty for any other.
     """
 
     pid: int
@@ -108,6 +112,7 @@ class GpuProcess:
     program: str = ""
     computes: bool = False
     devices: tuple[str, ...] = ()
+    where: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

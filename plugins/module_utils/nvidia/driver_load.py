@@ -120,7 +120,7 @@ def decide(version: str, flavour: str, now: Situation) -> Decision:
             "the module is built for the next-boot kernel %s, not for the running kernel %s"
             % (now.next_boot, now.running)
         )
-    users = [user for user in now.users if user.program not in gpu_processes.SERVICES]
+    users = gpu_processes.staying(now.users)
     refuse_under_jobs(version, users)
     if now.loaded and users:
         reasons.append("programs have the GPUs open: %s" % gpu_processes.listed(users))

@@ -10,7 +10,12 @@ from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import (
+    CONTAINER,
+    SEAT,
+    GpuProcess,
+    NvidiaSmi,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
 FIELDS = ("pid", "process_name", "used_memory")
@@ -22,6 +27,18 @@ SERVICES = (
     "nvidia-imex",
     "dcgm-exporter",
 )
+# Monitors that others run, most in containers: nothing of theirs is lost, and nobody waits for them to end. The device
+# plugin and the feature discovery of Kubernetes, agents, and tools that people leave open.
+MONITORS = ("nvidia-device-p", "gpu-feature-dis", "telegraf", "netdata", "nvtop", "nvitop", "nvidia-smi")
+# Display servers and what draws a desktop: nvidia-smi lists them as C+G, as it does Isaac Sim, which is a job.
+DISPLAYS = (
+    *("Xorg", "X", "Xwayland", "gnome-shell", "mutter", "kwin_wayland", "kwin_x11", "plasmashell", "ksmserver"),
+    *("cinnamon", "xfwm4", "weston", "sway", "Hyprland", "sddm-greeter", "lightdm-gtk-gre", "gdm-x-session"),
+)
+# What systemd calls the processes of a graphical session that are no application (systemd's DESKTOP_ENVIRONMENTS), and
+# the unit of a display manager. An application, and what a terminal in it runs, is in app.slice.
+_OF_A_SEAT = re.compile(r"/session\.slice/|/(?:gdm3?|sddm|lightdm|display-manager)\.service(?:/|$)", re.MULTILINE)
+_OF_A_CONTAINER = re.compile(r"/(?:kubepods|docker[-/]|libpod|lxc[./]|crio|cri-containerd)")
 # A row begins with the process id and ends with the memory in MiB, or with what is printed in its place.
 _ROW_BEGINS, _ROW_ENDS = re.compile(r"\d+,"), re.compile(r", *(?:\d+|\[[^\],]*\])$")
 _DEVICE = re.compile(r"^/dev/(nvidia(?:\d+|ctl|-uvm|-modeset|-caps/.*))$")
@@ -75,6 +92,7 @@ def read(root: str, smi: NvidiaSmi | None, run: Run) -> tuple[GpuProcess, ...]:
             program=_program(root, pid) or computing.get(pid, "").rsplit("/", 1)[-1],
             computes=pid in computing,
             devices=tuple(holding.get(pid, ())),
+            where=_where(root, pid),
         )
         for pid in sorted(set(computing) | set(holding))
     )
@@ -88,19 +106,28 @@ def _computing(smi: NvidiaSmi, run: Run) -> dict[int, str]:
 
 
 def is_job(user: GpuProcess) -> bool:
-    """Return whether a process computes: CUDA programs have nvidia-uvm open, displays and monitors do not."""
-    return user.computes or "nvidia-uvm" in user.devices
+    """Return whether a process computes: CUDA programs have nvidia-uvm open, monitors do not.
+
+    What belongs to a seat draws its desktop, with CUDA or without.
+    """
+    return user.where != SEAT and (user.computes or "nvidia-uvm" in user.devices)
 
 
 def jobs(users: Iterable[GpuProcess]) -> list[GpuProcess]:
-    """Return the processes that would lose work if the driver changed, without NVIDIA's own services."""
-    return [user for user in users if user.program not in SERVICES and is_job(user)]
+    """Return the processes that would lose work if the driver changed, without services, monitors and displays."""
+    return [user for user in users if user.program not in (*SERVICES, *MONITORS) and is_job(user)]
+
+
+def staying(users: Iterable[GpuProcess]) -> list[GpuProcess]:
+    """Return the processes that nobody ends for a new driver: all but NVIDIA's services on the host itself."""
+    return [user for user in users if user.program not in SERVICES or user.where == CONTAINER]
 
 
 def listed(users: Iterable[GpuProcess]) -> str:
-    """Return the first five processes as text: process id and name."""
-    every = list(users)
-    shown = ", ".join("%s (%s)" % (user.pid, user.name or "unknown") for user in every[:5])
+    """Return the first five processes as text: process id and name, and whether it is in a container."""
+    every, inside = list(users), {CONTAINER: ", in a container"}
+    names = ("%s (%s%s)" % (user.pid, user.name or "unknown", inside.get(user.where, "")) for user in every[:5])
+    shown = ", ".join(names)
     return shown + (" and %d more" % (len(every) - 5) if len(every) > 5 else "")
 
 
@@ -127,6 +154,14 @@ def _devices(root: str, pid: str) -> set[str]:
     except OSError:  # the process ended, or belongs to another user
         return devices
     return devices
+
+
+def _where(root: str, pid: int) -> str:
+    """Return where a process runs, by its name and its control group."""
+    if _program(root, pid) in DISPLAYS:
+        return SEAT
+    groups = files.read_text(root, "/proc/%d/cgroup" % pid) or ""
+    return SEAT if _OF_A_SEAT.search(groups) else CONTAINER if _OF_A_CONTAINER.search(groups) else ""
 
 
 def _program(root: str, pid: int) -> str | None:

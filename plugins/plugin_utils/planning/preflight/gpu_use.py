@@ -18,7 +18,7 @@ def check_gpu_users(context: Context, findings: Findings) -> None:
     """Check for jobs on the GPUs; displays and monitors may keep running with the old driver."""
     if not context.is_changed("driver"):
         return
-    users = [user for user in context.probe.gpu_processes if user.program not in gpu_processes.SERVICES]
+    users = gpu_processes.staying(context.probe.gpu_processes)
     jobs = gpu_processes.jobs(users)
     others = [user for user in users if user not in jobs]
     if jobs:
@@ -28,8 +28,8 @@ def check_gpu_users(context: Context, findings: Findings) -> None:
     if others:
         GPU_BUSY.add_warning(
             findings,
-            f"programs use the GPUs without computing: {gpu_processes.listed(others)}; restart them (or reboot) after "
-            "the driver has changed",
+            f"displays or monitors use the GPUs: {gpu_processes.listed(others)}; while they do, a new driver is loaded "
+            "by a reboot (gpu_stack_reboot), or when they have been restarted",
         )
 
 

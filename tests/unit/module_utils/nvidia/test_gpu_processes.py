@@ -150,6 +150,48 @@ def test_job_computes_and_is_no_service(program: str, computes: bool, devices: l
     assert gpu_processes.jobs([user]) == ([user] if job else [])
 
 
+OF_USER = "0::/user.slice/user-1000.slice/user@1000.service"
+POD = "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-containerd-9b5e.scope"
+# The kernel's name of a program and its control group, as systemd-oomd, Docker, containerd and Podman name them.
+PLACES = {
+    "GNOME": ("gnome-shell", f"{OF_USER}/session.slice/org.gnome.Shell@wayland.service", "seat", False),
+    "its helper": ("mutter-x11-fram", f"{OF_USER}/session.slice/org.gnome.Shell@wayland.service", "seat", False),
+    "X of startx": ("Xorg", "0::/user.slice/user-1000.slice/session-3.scope", "seat", False),
+    "the greeter": ("gsd-color", "0::/system.slice/gdm.service", "seat", False),
+    "Isaac Sim from a terminal": ("kit", f"{OF_USER}/app.slice/vte-spawn-5f3c.scope", "", True),
+    "Isaac Sim from an icon": ("kit", f"{OF_USER}/app.slice/app-gnome-isaac\\x2dsim-7.scope", "", True),
+    "training over ssh": ("python3", "0::/user.slice/user-1000.slice/session-7.scope", "", True),
+    "training in a pod": ("python3", POD, "container", True),
+    "training in Docker": ("python3", "0::/system.slice/docker-e23ce43d.scope", "container", True),
+    "in Docker, cgroup v1": ("python3", "12:memory:/docker/e23ce43d\n11:cpu:/docker/e23ce43d", "container", True),
+    "in Podman without root": ("python3", f"{OF_USER}/user.slice/libpod-9b5e.scope/container", "container", True),
+    "DCGM in a pod": ("nv-hostengine", POD, "container", False),
+    "the device plugin": ("nvidia-device-p", POD, "container", False),
+    "telegraf": ("telegraf", "0::/system.slice/telegraf.service", "", False),
+    "a container's own view": ("python3", "0::/", "", True),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_displays_and_monitors_are_no_jobs_and_what_computes_beside_them_is_one(tmp_path: Path, name: str) -> None:
+    """All of these are compute processes to nvidia-smi, a desktop and Isaac Sim as C+G."""
+    program, groups, where, job = PLACES[name]
+    put(tmp_path, "/dev/nvidia-uvm")
+    put(tmp_path, "/proc/42/comm", f"{program}\n")
+    put(tmp_path, "/proc/42/cgroup", f"{groups}\n")
+    answer = command.Answer(0, f"42, {program}, 512\n".encode(), b"")
+    (found,) = gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi"), lambda *_: answer)
+    assert found.where == where
+    assert gpu_processes.jobs([found]) == ([found] if job else [])
+
+
+@pytest.mark.parametrize(("where", "stays"), [("", False), ("container", True)])
+def test_a_service_of_nvidia_in_a_container_is_not_stopped_for_a_new_driver(where: str, stays: bool) -> None:
+    user = GpuProcess(42, "nv-hostengine", "nv-hostengine", devices=("nvidiactl",), where=where)
+    assert gpu_processes.staying([user]) == ([user] if stays else [])
+    assert gpu_processes.listed([user]) == f"42 (nv-hostengine{', in a container' if stays else ''})"
+
+
 def test_open_devices_are_those_of_the_driver(tmp_path: Path) -> None:
     devices = ["nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia-caps/nvidia-cap1"]
     others = ["nvidia-uvm-tools", "nvidia-nvswitch0", "null", "dri/card0"]
