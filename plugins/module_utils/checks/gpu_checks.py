@@ -40,6 +40,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_lo
 PERSISTENCE_UNIT = "nvidia-persistenced.service"
 _LINK = "pci/pci_gpu_link_info/"
 _RECOVERY_ACTION = "gpu_recovery_action"
+_GSP_REMEDY = (
+    "Where a GPU's firmware does not start, switch the host off and on, which a reboot may not do for the GPU; if that "
+    "does not help, compare the board's VBIOS with the vendor's newest."
+)
 _XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 _VENDOR = "If it persists after a GPU reset (`nvidia-smi --gpu-reset`) and a reboot, contact the vendor."
 # From performance state P5 on, and without load, a GPU lowers the generation of its PCIe link to save power.
@@ -516,8 +520,9 @@ ERROR_COUNTERS = CheckSpec(
 )
 XID_ERRORS = CheckSpec(
     "gpu.xid_errors",
-    measures="Xid and SXid messages in the kernel log since the module was loaded or the GPU was reset",
-    expected="none that asks for a reset or a reboot, and none that the catalog does not know (a warning)",
+    measures="messages of the driver (Xid, SXid and others) in the kernel log since it was loaded or the GPU was reset",
+    expected="none that asks for a reset or a reboot, and none that the catalog does not know (a warning), nor that a "
+    "GPU or its firmware did not start (a warning); other messages of the driver are shown",
     skipped="the kernel log is not this host's (container), or the driver is simulated",
     remedy="See `journalctl -k -b -g 'NVRM|nvswitch'`. Drain the host and reset the GPU (`nvidia-smi --gpu-reset`) or "
     "reboot; if it happens again, check power, seating and cooling, and contact the vendor. That a GPU was reset is "
@@ -759,13 +764,22 @@ def _xid_errors(context: Context, gpus: list[Gpu]) -> Check:
     recovered = [known_causes.address(gpu).partition(".")[0] for gpu in gpus if gpu.raw(_RECOVERY_ACTION) == "None"]
     events = kernel_log.parse(text, context.xid_errors, recovered)
     by_outcome = {o: [event for event in events if event.outcome == o] for o in (FAIL, WARN, PASS)}
-    data = {"kernel_log": kernel_log.position(text)}
-    if by_outcome[WARN] and not by_outcome[FAIL]:
-        remedy = "See `journalctl -k -b -g 'NVRM|nvswitch'`, and %s for the number." % _XID_CATALOGUE
-        return dataclasses.replace(XID_ERRORS.warn(_listed_events(by_outcome[WARN]), remedy), data=data)
+    data, rest = {"kernel_log": kernel_log.position(text)}, kernel_log.rest(text)
+    others = [*rest.trouble, *(["the driver also logged: %s" % _listed_lines(rest.unknown)] if rest.unknown else [])]
+    if (by_outcome[WARN] or rest.trouble) and not by_outcome[FAIL]:
+        remedies = ["See `journalctl -k -b -g 'NVRM|nvswitch'`, and %s for a number." % _XID_CATALOGUE]
+        remedies += [_GSP_REMEDY] if rest.trouble else []
+        numbered = [_listed_events(by_outcome[WARN])] if by_outcome[WARN] else []
+        return dataclasses.replace(XID_ERRORS.warn("; ".join(numbered + others), " ".join(remedies)), data=data)
     finding = "; ".join(sorted({str(event) for event in by_outcome[FAIL]}))
-    found = _listed_events(by_outcome[FAIL] or events)
+    found = "; ".join([_listed_events(by_outcome[FAIL] or events), *others])
     return XID_ERRORS.compare(not by_outcome[FAIL], found, finding=finding, data=data)
+
+
+def _listed_lines(messages: Sequence[str]) -> str:
+    """Return the last three messages, cut, and how many more there are."""
+    shown = " | ".join(message[:120] for message in messages[-3:])
+    return shown + (" (and %d others)" % (len(messages) - 3) if len(messages) > 3 else "")
 
 
 def _listed_events(events: list[kernel_log.Event]) -> str:

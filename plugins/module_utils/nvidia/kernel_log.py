@@ -37,6 +37,26 @@ _HMM = re.compile(r"nvidia-uvm: \S+ devmem_alloc_pagemap\[pid:\d+\] request_free
 _UVM_LOADED = re.compile(r"nvidia-uvm: Loaded the UVM driver")  # uvm_init in kernel-open/nvidia-uvm/uvm.c
 # What journalctl and dmesg put before a message. Elsewhere in a line is what programs and their users are called.
 _PREFIX = re.compile(r"^(?:(?:\d\S* \S+ |[A-Z][a-z]{2} +\d+ [\d:]+ \S+ )?kernel: )?(?:<\d+>)?\s*(?:\[[^\]]*\]\s*)*")
+# What the driver says without a number of a GPU or its GSP, the processor on it that runs most of the driver, with what
+# that means. osinit.c, kernel_gsp.c and its variants for each architecture in NVIDIA's open kernel modules print these.
+_CLASSES = (
+    (
+        "the GPU's GSP firmware did not start",
+        re.compile(r"NVRM: .*(?:Cannot initialize GSP firmware RM|_kgspBootGspRm:)"),
+    ),
+    ("a GPU could not be initialized", re.compile(r"NVRM: .*(?:RmInitAdapter|rm_init_adapter) failed")),
+    ("the GPU's GSP crashed", re.compile(r"NVRM: .*(?:GSP-CrashCat Report|GSP RM heartbeat timed out)")),
+    (
+        "the GPU's GSP does not answer",
+        re.compile(r"NVRM: .*(?:waiting for RPC response from|_kgspLogRpcSanityCheckFailure)"),
+    ),
+)
+# What the driver prints where nothing is wrong, and beside each Xid: which GPU it is of.
+_ROUTINE = re.compile(
+    r"NVRM: (?:loading NVIDIA UNIX |GPU (?:at PCI:|Board Serial Number:)"
+    r"|kbus(?:Create|Remove)P2PMapping\w*: (?:added|removed) )"
+)
+_NVRM = re.compile(r"NVRM: ")
 # `NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...`: unit, severity, interrupt information, error status.
 _NVLINK = re.compile(r"(?:pid=\S+, )?(?:name=.*?, )?([A-Z]\w*(?:/\w+)*) .*?\((0x[0-9a-fA-F]+) (0x[0-9a-fA-F]+)")
 _FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
@@ -148,6 +168,37 @@ def _decoded(number: int, message: str, rules: Iterable[Mapping[str, Any]]) -> s
 def _fits(pattern: str, bits: str) -> bool:
     """Return whether bits have what a pattern of 0, 1 and - (either) asks for."""
     return all(want in ("-", have) for want, have in zip(pattern, bits))  # noqa: B905
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What the driver has logged since it was loaded beside Xids: what is known to be trouble, and every other message.
+
+    trouble: a clause each, with how often; unknown: the messages, each once.
+    """
+
+    trouble: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def rest(text: str) -> Rest:
+    """Return the driver's messages that have no number, without those of a driver that is well."""
+    trouble: dict[str, int] = {}
+    unknown: dict[str, None] = {}
+    for line in text.splitlines():
+        message = _PREFIX.sub("", line, 1)
+        if _LOADED.match(message):
+            trouble, unknown = {}, {}
+        elif not _NVRM.match(message) or any(known.match(message) for known in (_XID, _GONE, _ROUTINE)):
+            continue
+        else:
+            meaning = next((meaning for meaning, known in _CLASSES if known.match(message)), None)
+            if meaning:
+                trouble[meaning] = trouble.get(meaning, 0) + 1
+            else:
+                unknown[message.strip()] = None
+    times = (meaning + (", %d messages" % count if count > 1 else "") for meaning, count in trouble.items())
+    return Rest(tuple(times), tuple(unknown))
 
 
 def has_load_attempt(text: str) -> bool:

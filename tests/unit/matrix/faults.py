@@ -616,6 +616,11 @@ def xid_unknown(host: Host) -> None:
     log(host, "NVRM: Xid (PCI:0000:1a:00): 999, a message of a future driver")
 
 
+@fault("The GSP firmware of a GPU does not start", "gpu.xid_errors", outcome=model.WARN)
+def gsp_boot(host: Host) -> None:
+    log(host, "NVRM: RmInitAdapter: Cannot initialize GSP firmware RM")
+
+
 @fault("A fatal SXid of an NVSwitch", "gpu.xid_errors")
 def sxid(host: Host) -> None:
     log(host, "nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 12028, Fatal, Link 32 egress non-posted PRIV error")

@@ -1349,6 +1349,49 @@ def test_xid_errors(
     assert check.status != "warn" or check.remedy == snapshot
 
 
+# Lines of published logs: a VBIOS that is not found (driver 580), a GSP that hangs (595), a crash (Fedora).
+NO_GSP = """\
+NVRM: kgspExtractVbiosFromRom_TU102: did not find valid ROM signature
+NVRM: RmInitAdapter: Cannot initialize GSP firmware RM
+NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x62:0x25:2015)
+NVRM: GPU 0000:01:00.0: rm_init_adapter failed, device minor number 0
+"""
+CRASH = (
+    "NVRM: kgspHealthCheck_TU102: ****************************** GSP-CrashCat Report *******************************"
+)
+ASSERTION = "NVRM: nvAssertFailed: Assertion failed: (shifted >> pField->shift) == value @ field_desc.h:272"
+MAPPED = "NVRM: kbusCreateP2PMappingForBar1P2P_GH100: added PCIe BAR1 P2P mapping between GPU2 and GPU3"
+IDENTITY = "NVRM: GPU at PCI:0000:05:00: GPU-97363126-e553-8dd4-9ad8-56844b42694a\nNVRM: GPU Board Serial Number: 0325"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (NO_GSP, "warn"),
+        (CRASH, "warn"),
+        (NO_GSP + UNKNOWN, "warn"),
+        (NO_GSP + OFF_THE_BUS, "fail"),
+        (ASSERTION + "\n" + ASSERTION, "pass"),
+        ("\n".join(f"NVRM: message {number}" for number in range(5)), "pass"),
+        (NO_GSP + "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.126.16\n", "pass"),
+    ],
+    ids=["GSP", "crash", "GSP and unknown", "GSP and off the bus", "unknown message", "five", "before the last load"],
+)
+def test_messages_without_a_number_are_shown(
+    logging_host: SimulatedHost, lines: str, status: str, snapshot: SnapshotAssertion
+) -> None:
+    logging_host.answer("journalctl --dmesg", BOOT + lines)
+    check = xid_errors(logging_host.context())
+    assert check.status == status
+    assert (check.found, check.remedy) == snapshot
+
+
+@pytest.mark.parametrize("lines", [MAPPED, IDENTITY], ids=["peer access", "which GPU"])
+def test_what_a_driver_that_is_well_logs_is_not_shown(logging_host: SimulatedHost, lines: str) -> None:
+    logging_host.answer("journalctl --dmesg", BOOT + lines + "\n")
+    assert (xid_errors(logging_host.context()).found) == "none"
+
+
 @pytest.mark.parametrize(("count", "others"), [(8, ""), (9, "1 others"), (12, "4 others")])
 def test_eight_most_frequent_numbers_and_eight_devices_are_shown(count: int, others: str) -> None:
     numbers = [46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120][:count]
