@@ -56,8 +56,16 @@ def test_nvidia_smi_lists_the_planned_gpus(host, plan, component, variables):
 
 
 def test_pci_bus_shows_the_planned_gpus(host, plan):
-    lines = host.run_expect([0], "lspci -n -d 10de:").stdout.splitlines()
-    assert sorted(line.split()[2] for line in lines) == sorted(gpu["pci_id"] for gpu in plan["gpus"])
+    rows = [line.split() for line in host.run_expect([0], "lspci -n -d 10de:").stdout.splitlines()]
+    displays = [row[2] for row in rows if row[1].startswith("03")]  # no NVSwitch, and no card's audio function
+    assert sorted(displays) == sorted(gpu["pci_id"] for gpu in plan["gpus"])
+
+
+def test_fabric_manager_runs_in_the_drivers_version(host, component):
+    for name in component("fabric")["services"]:
+        assert host.service(name).is_running
+        assert host.service(name).is_enabled
+    assert component("fabric")["version"] == component("driver")["version"]
 
 
 def test_kernel_module_is_built_for_a_packaged_kernel(host, component, variables):
