@@ -85,12 +85,13 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
         known_bad.warn_of_driver(ResolveContext(catalog, host, request, made.gpus), kept.version, findings)
     if problems:
         adopted = {}
+    shown = [choice.name for choice in CHOICES if BY_NAME[choice.name].is_common or choice.name in there]
     return dataclasses.replace(
         made,
         request=request,
         components=made.components.but(**{**dict.fromkeys(made.components), **adopted}),
         repository=None,
-        reasons=tuple(_reason(request, choice.name, there, adopted, kept) for choice in CHOICES),
+        reasons=tuple(_reason(request, name, there, adopted, kept) for name in shown),
         problems=tuple(dict.fromkeys(problems)),
         warnings=tuple(w for w in (*made.warnings, *findings.warnings, *warnings) if w.code != "repository-not-read"),
         remedies=(),

@@ -41,8 +41,10 @@ class Driver(PackagedPart[DriverComponent]):
         """Return the row of a driver that stays, with the package that has it."""
         if plan.kept_driver is None:
             return row
-        how = "of others" if plan.kept_driver.of_others else "with prebuilt kernel modules"
-        return dataclasses.replace(row, note=f"{plan.kept_driver.origin} {how}")
+        driver = plan.kept_driver
+        how = "of others" if driver.of_others else "with prebuilt kernel modules"
+        note = f"{driver.package} {how}" if driver.package else f"by {driver.origin}"
+        return dataclasses.replace(row, note=note)
 
     def missing_to_compile(self, planned: DriverComponent, probe: Probe) -> tuple[str, ...]:
         """Return the headers, compilers and tools that are not installed."""

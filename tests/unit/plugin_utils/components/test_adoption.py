@@ -73,6 +73,9 @@ def test_what_is_installed_is_adopted_and_nothing_changes(name: str, tmp_path: P
     assert plan.kept_driver.kernel_modules == known["driver"]["modules"]
     diff = plan_diff.plan_diff(plan, there.probe())
     assert not diff.changes
+    note = f"{plan.kept_driver.package} of others" if known["driver"]["package"] else "by NVIDIA's .run installer"
+    assert diff.of("driver").note == note
+    assert "fabric" not in [reason.component for reason in plan.reasons], "it has no NVSwitch"
     assert [line.split(":")[0] for line in plan_diff.diff_lines(diff)] == ["The host matches the plan."]
     planned = {p.name: p.version for part in plan.components.packaged() for p in part.all_packages}
     assert planned.items() <= known["packages"].items()
