@@ -33,7 +33,7 @@ PROBLEMS = {
 }
 WARNINGS = {
     "not-adopted": "`gpu_stack_adopt`, and a component stays out of what is adopted: only a part of it is installed, "
-    "or what it is for is not adopted",
+    "it is for another CUDA, or what it is for is not adopted",
 }
 _DRIVER = "driver"
 _NEEDED = frozenset(part.name for part in PACKAGED) - {_DRIVER}  # by what is built for it
@@ -69,7 +69,7 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
             continue
         trial, component = _with(catalog, asked.but(**{name: there[name]}), probe, host, name, once)
         if component is None and trial.ok:
-            what = f"{choice.label} {there[name]} is not adopted: only a part of its packages is installed"
+            what = f"{choice.label} {there[name]} is not adopted: not all packages of one build of it are installed"
             warnings.append(PlanWarning("not-adopted", f"{what}; it stays as it is, and is not checked"))
             continue
         if not trial.ok:

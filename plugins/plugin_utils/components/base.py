@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ProbedPackage
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
@@ -156,9 +157,9 @@ class PackagedPart(Part[PlannedPackages]):
         return versions.upstream(newest[0]) if newest else None
 
     def adopted(self, planned: PlannedPackages, probe: Probe) -> PlannedPackages | None:
-        """Return the component if all of its packages are installed, with their versions."""
+        """Return the component if all of its packages are installed, with their versions, and for the planned CUDA."""
         present = probe.present_packages
-        if not all(package.name in present for package in planned.packages):
+        if not all(_is_whole(package, present.get(package.name)) for package in planned.packages):
             return None
         packages = tuple(Package(package.name, present[package.name].version) for package in planned.packages)
         return cast("PlannedPackages", dataclasses.replace(cast(Any, planned), packages=packages))
@@ -239,6 +240,14 @@ class EnvironmentPart(Part[PlannedEnvironment]):
     def other_build(self, planned: PlannedEnvironment, found: Environment) -> str:
         """Return why an environment of the planned version and Python is rebuilt; empty if it is not."""
         return ""
+
+
+def _is_whole(planned: Package, there: ProbedPackage | None) -> bool:
+    """Return whether a package is installed, and no build for another CUDA major."""
+    if there is None or there.status != "installed":
+        return False
+    builds = [versions.cuda_suffix(version) for version in (planned.version or "", there.version)]
+    return None in builds or len({versions.major(build) for build in builds if build}) == 1
 
 
 def native(probe: Probe) -> Packages:

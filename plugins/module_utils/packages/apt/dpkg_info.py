@@ -29,7 +29,9 @@ def lines(root: str, name: str, kind: str) -> list[str]:
 
 def read(root: str, name: str, kind: str) -> tuple[str, str | None]:
     """Return path and text of such a file, None as its text without it."""
-    paths = ["%s/%s.%s" % (INFO, row, kind) for row in (name, "%s:%s" % (name, native_architecture()))]
+    # Of packages that can be there for several architectures alone, the names of files have the architecture.
+    other = name.partition(":")[0] if ":" in name else "%s:%s" % (name, native_architecture())
+    paths = ["%s/%s.%s" % (INFO, row, kind) for row in (name, other)]
     for path in paths:
         text = files.read_text(root, path)
         if text is not None:

@@ -49,7 +49,11 @@ def repack(root: str, name: str, directory: str, run: Any) -> str:
     reason = wrong(root, name)
     if reason:
         return reason
-    status, fields, errors = run(["dpkg-query", "--status", name])
+    rows = [name] if ":" in name else [name, "%s:%s" % (name, dpkg_info.native_architecture())]
+    for row in rows:  # with i386's beside it, the name alone is ambiguous; one of all architectures has no other name
+        status, fields, errors = run(["dpkg-query", "--status", row])
+        if not status:
+            break
     if status:
         return errors.strip() or "dpkg-query failed with status %d" % status
     known = dict(line.split(": ", 1) for line in fields.splitlines() if re.match(r"[A-Z]\S*: ", line))

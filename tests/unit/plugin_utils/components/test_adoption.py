@@ -167,3 +167,21 @@ def test_a_toolkit_that_the_catalog_does_not_know_is_a_problem(tmp_path: Path) -
     there = host("ubuntu-drivers-gpgpu", tmp_path)
     there.add({"cuda-toolkit-9-9": "9.9.1-1"})
     assert [problem.code for problem in there.plan(adopt="true").problems] == ["unknown-version"]
+
+
+def test_a_library_for_another_cuda_stays_out(tmp_path: Path) -> None:
+    there = host("nvidia-guide", tmp_path)
+    there.remove("libnccl2", "libnccl-dev")
+    there.add({"libnccl2": "2.28.9-1+cuda12.9", "libnccl-dev": "2.28.9-1+cuda12.9"})
+    plan = there.plan(adopt="true")
+    assert adopted(plan) == {"cuda": "13.0.2", "cudnn": "9.28.0.42"}
+    assert [warning.code for warning in plan.warnings if warning.code != "security-floor"] == ["not-adopted"]
+
+
+@pytest.mark.parametrize("status", ["half-configured", "half-installed", "unpacked"])
+def test_what_dpkg_left_between_two_states_stays_out(tmp_path: Path, status: str) -> None:
+    there = host("ubuntu-drivers-gpgpu", tmp_path)
+    there.add({"cuda-toolkit-12-4": "12.4.1-1"}, status=status)
+    plan = there.plan(adopt="true")
+    assert adopted(plan) == {}
+    assert not plan_diff.plan_diff(plan, there.probe()).changes

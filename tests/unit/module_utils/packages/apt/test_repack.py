@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg_info
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.real_apt import RealApt, needs_apt
@@ -108,6 +108,24 @@ def test_a_diverted_file_is_packed_under_its_own_name(host: RealApt) -> None:
     go_back(host)
     assert other.read_text() == "of 580\n"
     assert (host.root / LIBRARY.lstrip("/")).read_text() == "of glx-diversions\n"
+
+
+def test_of_a_library_beside_that_of_i386_each_is_packed(host: RealApt) -> None:
+    """As with Steam: the same package for two architectures."""
+    for architecture in (dpkg_info.native_architecture(), "i386"):
+        path = f"/usr/lib/{architecture}/libcuda.so"
+        deb = host.build(f"libcuda1-{architecture}", {path: architecture})
+        tree = deb.parent / f"libcuda1-{architecture}_1"
+        control = (tree / "DEBIAN/control").read_text().replace(f"libcuda1-{architecture}", "libcuda1")
+        control = control.replace("Architecture: all", f"Architecture: {architecture}\nMulti-Arch: same")
+        (tree / "DEBIAN/control").write_text(control)
+        subprocess.run(["dpkg-deb", "-Znone", "--build", tree, deb], check=True, capture_output=True)
+        host.install(deb, "--force-architecture")
+    kept = host.state / "packages"
+    assert host.apt().keep({"libcuda1": "1", "libcuda1:i386": "1"}) == {}
+    assert sorted(path.name for path in kept.glob("*.deb")) == [
+        f"libcuda1_1_{architecture}.deb" for architecture in sorted([dpkg_info.native_architecture(), "i386"])
+    ]
 
 
 def test_a_file_on_another_file_system_is_copied(host: RealApt, monkeypatch: pytest.MonkeyPatch) -> None:
