@@ -145,5 +145,14 @@ def _without_people(probed: dict[str, Any], mask: Mask) -> dict[str, Any]:
             process[field] = mask.value("PROCESS", str(process.get(field) or ""))
     for lock in (probed.get("package_manager") or {}).get("locks") or []:
         lock["command"] = mask.value("PROCESS", str(lock.get("command") or ""))
-    # Records of gpuhost that no plan depends on, with names of controllers and users.
-    return probed | {"run": None, "applied_plan": None}
+    # Errors of programs, which name hosts and addresses as they like.
+    if (probed.get("repository") or {}).get("error"):
+        probed["repository"]["error"] = mask.text(probed["repository"]["error"])
+    probed["errors"] = [mask.text(error) for error in probed["errors"]]
+    pending, verified = probed.get("pending"), probed.get("verified")
+    # Of records that no plan depends on, nothing: they have commands, findings, and names of controllers and users.
+    return probed | {
+        **dict.fromkeys(("run", "applied_plan", "transaction", "last_result")),
+        "pending": {"since": pending.get("since", "")} if isinstance(pending, dict) else None,
+        "verified": {"at": verified.get("at", "")} if isinstance(verified, dict) else None,
+    }

@@ -23,29 +23,47 @@ _PUBLIC = (
 _COMMON = {
     *("ubuntu", "debian", "root", "admin", "user", "nvidia", "cuda", "gpu", "linux", "localhost", "host", "test"),
     *("kernel", "driver", "server", "desktop", "cloud", "nobody", "docker", "slurm", "lab", "azureuser", "ec2-user"),
+    *("dev", "open", "generic", "data", "max", "common", "utils", "compute", "main", "toolkit", "headless", "opc"),
+    *("focal", "jammy", "noble", "bookworm", "trixie", "dgx", "hgx", "tesla", "hopper", "ampere", "blackwell"),
 }
+_PRODUCT = re.compile(r"(?:rtx|gtx)?-?[a-z]{0,2}\d{2,4}[a-z]{0,2}", re.IGNORECASE)  # H100, as some call their hosts
 _UUID = re.compile(r"\b(?!0{8}-0{4}-0{4}-0{4}-0{12}\b)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _IS_MASK = re.compile(r"[A-Z]+-\d+")
 _NOTHING = ("N/A", "[N/A]", "Unknown", "None", "")
 _HARDWARE_ADDRESS = re.compile(r"(?<![\w:])[0-9a-f]{2}(?::[0-9a-f]{2}){5,19}(?![\w:])", re.IGNORECASE)
 _GUID = re.compile(r"(?<![\w:])[0-9a-f]{4}(?::[0-9a-f]{4}){3}(?![\w:])", re.IGNORECASE)
 _IPV6 = re.compile(r"(?<![\w:.])[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){2,7}(?![\w:.])", re.IGNORECASE)
-_IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-])")
+_IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-])")
 _URL = re.compile(
-    r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?P<login>[^/\s@\"']+@)?(?P<host>\[[^\]\s]+\]|[^/\s:?#\"'<>,;)]+)"
+    r"(?P<scheme>(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://)(?P<login>[^/\s@\"']+@)?(?P<host>\[[^\]\s]+\]|[^/\s:?#\"'<>,;)]+)"
 )
-_QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s?\"'<>]+\?)([^\s\"'<>]+)", re.IGNORECASE)
+_QUERY = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://[^\s?\"'<>]+\?)([^\s\"'<>]+)", re.IGNORECASE)
 _MAIL = re.compile(r"(?<![/\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _HOME = re.compile(r"(/home/|/export/home/|/Users/)([^/\s:\"']+)")
+_SECRETS = r"(?<![a-z])(?:\w{0,30}_)?(?:password|passwd|pass|passphrase|psk|secret|token|auth|api_?key|key)"
 # What a name before it tells: (kind, expression with the name as its first group and the value as its second).
 _NAMED = (
-    ("SERIAL", re.compile(r"(?im)^([^:\n<]*\bserial\b[^:\n<]*:[ \t]*)(\S[^\n]*?)[ \t]*$")),
+    ("SERIAL", re.compile(r"(?im)(\bserial\b[^:\n<]{0,40}:[ \t]*)(\S[^\n]*?)[ \t]*$")),
+    ("SERIAL", re.compile(r"(?i)(\bserial number is )([\w-]+)")),
+    ("SERIAL", re.compile(r"(?i)(\bis on board )([\w-]+)")),
+    ("SERIAL", re.compile(r"(?m)(^\s*\[(?:V[0-9A-Z]|YA|SN)\] [^:\n]{1,60}: )(\S[^\n]*)$")),
+    ("ADDRESS", re.compile(r"(?i)(fabric[ _]guid\s*[:>] ?)(0x[0-9a-f]+)")),
+    ("ADDRESS", re.compile(r"(?i)(\bBOOTIF=)([0-9a-f]{2}(?:-[0-9a-f]{2}){6})")),
+    ("HOST", re.compile(r"(?i)(\bhostname=)([^\s\"']+)")),
+    ("HOST", re.compile(r"(?i)(\(root@)([\w.-]+)(?=[ )])")),
+    ("HOST", re.compile(r"(?i)(\bip=[^:\s]*(?::[^:\s]*){3}:)([^:\s]+)")),
+    ("HOST", re.compile(r"(?i)(\biqn\.)([\w.:-]+)")),
     ("SERIAL", re.compile(r"(?i)(<\w*serial\w*>)([^<\n]+)")),
-    ("SERIAL", re.compile(r"(?i)(\bserial\s?number:?[ =]+)([\w-]+)")),
+    ("SERIAL", re.compile(r"(?i)(\bserial\s?number[:=]+ ?)([\w-]+)")),
     ("SERIAL", re.compile(r"(?i)(\bDevice Serial Number )([0-9a-f-]+)")),
     ("SERIAL", re.compile(r"(?i)((?:<(?:gpu_)?pdi>|\bPDI\s*: ?))(0x[0-9a-f]+)")),
     ("SECRET", re.compile(r"(?i)(\bpassword_pbkdf2\s+\S+\s+)(\S+)")),
-    ("SECRET", re.compile(r"(?i)((?<![a-z])\w*(?:password|passwd|secret|token|api_?key)\w*\s*[=:]\s*)([^\s,;&]+)")),
+    ("SECRET", re.compile(r"(?im)(^\s*password\s+\S+\s+)(\S+)")),
+    ("USER", re.compile(r"(?i)(\bsuperusers=[\"']?)([^\"'\n]+)")),
+    ("SECRET", re.compile(r"(?i)(" + _SECRETS + r"[\"']?\s?[=:]\s?)(\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"']+)")),
+    ("SECRET", re.compile(r"(?i)(--?" + _SECRETS + r"[ =])([^\s-]\S*)")),
+    ("SECRET", re.compile(r"(?i)(\bcryptomount [^\n]{0,200}-p )(\S+)")),
+    ("SECRET", re.compile(r"(?i)(\bBearer )(\S+)")),
     ("PROCESS", re.compile(r"(<process_name>)([^<\n]+)")),
     ("PROCESS", re.compile(r"(?m)^(\|\s+\d+\s+\S+\s+\S+\s+\d+\s+[CGM+]+\s+)(\S.*?)(?=\s+(?:\d+MiB|N/A)\s*\|$)")),
     ("PROCESS", re.compile(r"(?m)^(\s{12,}Name\s+: )(\S.*)$")),
@@ -103,7 +121,8 @@ class Mask:
         if addresses:
             text = _IPV4.sub(self._address, text)
         text = self._words(text, "ADDRESS", self.identities.addresses)
-        text = self._words(text, "HOST", self.identities.hosts)
+        # apt-cache policy names the host of a URL again.
+        text = self._words(text, "HOST", (*self.identities.hosts, *self.seen.get("HOST", ())))
         text = _HOME.sub(lambda match: match[1] + self.value("USER", match[2]), text)
         return self._words(text, "USER", self.identities.users)
 
@@ -122,9 +141,15 @@ class Mask:
 
     def _words(self, text: str, kind: str, words: Iterable[str]) -> str:
         for word in sorted({word for word in words if _tells(word)}, key=len, reverse=True):
-            pattern = re.compile(rf"(?<![\w.]){re.escape(word)}(?![\w]|\.\w)", re.IGNORECASE)
-            text = pattern.sub(lambda match: self.value(kind, match[0].lower()), text)
+            # A name that is like no other word is one beside a hyphen, too, as in HOST-vg; LVM doubles its hyphens.
+            beside = "" if re.search(r"[\d-]", word) else "-"
+            name = re.escape(word).replace(r"\-", "--?")
+            pattern = re.compile(rf"(?<![a-z0-9.{beside}]){name}(?![a-z0-9{beside}]|\.\w)", re.IGNORECASE)
+            text = pattern.sub(functools.partial(self._word, kind, word.lower()), text)
         return text
+
+    def _word(self, kind: str, word: str, _match: re.Match[str]) -> str:
+        return self.value(kind, word)
 
     def _url(self, match: re.Match[str]) -> str:
         login, host = match["login"] or "", match["host"]
@@ -147,4 +172,4 @@ class Mask:
 
 def _tells(word: str) -> bool:
     """Return whether a name tells one host or user from another, and is no word of packages and messages."""
-    return len(word) > 2 and word.lower() not in _COMMON
+    return len(word) > 2 and word.lower() not in _COMMON and not _PRODUCT.fullmatch(word)

@@ -6,6 +6,7 @@ public reports have them; the values are made up.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,25 @@ PLANTED = {
     "the host's own in a list of versions": ("libx 172.20.4.7", "172.20.4.7"),
     "IPv6": ("nameserver 2001:db8:1::53", "2001:db8:1::53"),
     "a MAC": ("eth0: b8:3f:d2:be:2e:ac link", "b8:3f:d2:be:2e:ac"),
+    "a private mirror, named twice": (
+        " 500 http://mirror.acme.lan/ubuntu noble/main amd64 Packages\n     origin mirror.acme.lan",
+        "acme",
+    ),
+    "the driver on a lost GPU": ("NVRM: GPU 0000:5e:00.0: GPU serial number is 1563220000000.", "1563220000000"),
+    "its own board": ("NVRM: GPU is on Board 0320115050551.", "0320115050551"),
+    "the fabric": ("        GPU Fabric GUID                   : 0x1a2b3c4d5e6f7788", "1a2b3c4d5e6f7788"),
+    "a vendor's field": ("\t\t\t[V2] Vendor specific: MT2317XZ0ABC", "MT2317XZ0ABC"),
+    "network boot": ("BOOTIF=01-3c-ec-ef-12-34-56 quiet", "3c-ec-ef"),
+    "GRUB's plain password": ("password bootmaster hunter2", "hunter2"),
+    "GRUB's users": ('set superusers="bootmaster"', "bootmaster"),
+    "an option": ("agent --token hunter2 --verbose", "hunter2"),
+    "a header": ("Authorization: Bearer hunter2", "hunter2"),
+    "a short name": ("ftp_pass=hunter2 psk=hunter2 WANDB_KEY=hunter2", "hunter2"),
+    "a secret with spaces": ('password="my long hunter2"', "hunter2"),
+    "a volume group": ("root=/dev/mapper/dgx--07--vg-root ro", "dgx--07"),
+    "its other form": ("/dev/dgx-07_vg/root", "dgx-07"),
+    "the builder of a module": ("NVRM version: 580.95.05  Release Build  (root@build-box)", "build-box"),
+    "another host": ("ip=10.1.2.3::10.1.2.1:255.0.0.0:node-secret:eth0:off", "node-secret"),
     "InfiniBand": ("mlx5_0: node guid b83f:d203:00be:2eac", "b83f:d203:00be:2eac"),
 }
 # What a plan, a check or a reader needs.
@@ -62,6 +82,8 @@ KEPT = (
     "[   12.345678] nvidia-nvlink: Nvlink Core is being initialized, major device number 511 at 12:34:56",
     "ii nvidia-driver-570-server-open:amd64 570.148.08-0lambda0.22.04.1",
     "inet 127.0.0.1 and ::1",
+    "500 https://linux.mellanox.com/public/repo/mlnx_ofed/24.10-1.1.4.0/ubuntu24.04/x86_64 ./ Packages",
+    "ii libnvidia-compute-580:amd64 580.95.05-0ubuntu0.24.04.2",
 )
 
 
@@ -120,7 +142,19 @@ def test_data_is_masked_in_its_texts_and_keys() -> None:
     assert next(iter(masked.values()))[1:3] == [7, None]
 
 
-@pytest.mark.parametrize("name", ["ubuntu", "nvidia", "gpu", "vm"])
+@pytest.mark.parametrize("name", ["ubuntu", "nvidia", "gpu", "vm", "dev", "open", "h100", "noble", "max", "box"])
 def test_a_name_that_is_a_word_of_others_masks_nothing(name: str) -> None:
-    text = "ubuntu nvidia-gpu vm ii nvidia-driver-570 of ubuntu"
+    text = "ubuntu nvidia-gpu vm libcudnn9-dev-cuda-13 /dev/nvidia0 nvidia-open NVIDIA H100 80GB noble max x-box-y"
     assert Mask(Identities((name,), (name,))).text(text) == text
+
+
+@pytest.mark.parametrize("line", ["a." * 20000, "aB3-" * 10000, "password" * 4000, "serial " * 5000], ids=range(4))
+def test_a_long_line_takes_no_longer_than_several_short_ones(line: str) -> None:
+    """As a ratio: patterns that begin anew at each word of a long line would take the square of its length."""
+    mask, parts = Mask(), [line[start : start + 400] for start in range(0, len(line), 400)]
+    start = time.process_time()
+    for part in parts:
+        mask.text(part)
+    short = time.process_time() - start
+    mask.text(line)
+    assert time.process_time() - start - short < 20 * short + 0.2
