@@ -8,7 +8,7 @@ functions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
@@ -50,10 +50,15 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
 
     once: plans a request on a host as if nothing were there.
     """
-    found = {choice.name: BY_NAME[choice.name].installed(None, probe, catalog) for choice in CHOICES}
-    there = {name: version.partition("+")[0] for name, version in found.items() if version}
+    found = {choice.name: BY_NAME[choice.name].all_installed(probe, catalog) for choice in CHOICES}
+    known = {name: [version.partition("+")[0] for version in each] for name, each in found.items() if each}
+    # Of several the one in use, or the one that is asked for.
+    there = {
+        name: next((version for version in each if versions.has_prefix(version, request[name])), each[0])
+        for name, each in known.items()
+    }
     kept = of_others.as_it_is(ResolveContext(catalog, host, request, ()))
-    problems = _contradictions(request, there, kept)
+    problems = _contradictions(request, known, kept)
     host = dataclasses.replace(host, staying=kept, foreign_holds=(), present=Present())
     asked = request.but(**{choice.name: "none" for choice in CHOICES if choice.name != _DRIVER})
     asked = asked.but(driver="auto") if kept else asked
@@ -98,7 +103,7 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
     )
 
 
-def _contradictions(request: Request, there: Mapping[str, str], kept: KeptDriver | None) -> list[Problem]:
+def _contradictions(request: Request, known: Mapping[str, Sequence[str]], kept: KeptDriver | None) -> list[Problem]:
     """Return the problems of a request that what is installed does not meet."""
     if request["scope"] != "host":
         text = f"gpu_stack_adopt is for whole hosts, and gpu_stack_scope is {request['scope']}"
@@ -108,10 +113,10 @@ def _contradictions(request: Request, there: Mapping[str, str], kept: KeptDriver
         text = "no NVIDIA driver is installed on this host: there is nothing to adopt"
         found.append(Problem(CODE, text, "run this without gpu_stack_adopt, which installs what is planned"))
     for choice in CHOICES:
-        wanted, version = request[choice.name], there.get(choice.name)
-        if wanted in (*keeping.FREE, "latest", "none") or (version and versions.has_prefix(version, wanted)):
+        wanted, there = request[choice.name], known.get(choice.name, ())
+        if wanted in (*keeping.FREE, "latest", "none") or any(versions.has_prefix(v, wanted) for v in there):
             continue
-        text = f"{PREFIX}{choice.name} is {wanted}, and the host has {version or 'none'}"
+        text = f"{PREFIX}{choice.name} is {wanted}, and the host has {' and '.join(there) or 'none'}"
         change = "run playbooks/gpu_host.yml without gpu_stack_adopt, to change it"
         remedy = f"remove {PREFIX}{choice.name}, to take what is there; or {change}"
         found.append(Problem(CODE, text, remedy))

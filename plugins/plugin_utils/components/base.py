@@ -77,6 +77,11 @@ class Part(OfComponent, abc.ABC, Generic[Planned]):
     def installed(self, planned: Planned | None, probe: Probe, catalog: Catalog) -> str | None:
         """Return the version that is on the host, whether it is the planned one or not; None without one."""
 
+    def all_installed(self, probe: Probe, catalog: Catalog) -> list[str]:
+        """Return the versions that are on the host, the one in use first."""
+        version = self.installed(None, probe, catalog)
+        return [version] if version else []
+
     def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
         """Return what a plan removes for the component."""
         return Removal()

@@ -489,11 +489,16 @@ class Cuda(PackagedPart[CudaComponent]):
         for package in planned.packages if planned else ():
             if package.name in present:
                 return versions.upstream(present[package.name].version)
-        toolkits = _toolkits_on_host(probe)
-        if planned and planned.version in toolkits:
+        if planned and planned.version in _toolkits_on_host(probe):
             return planned.version
-        releases = {**{version: version for version in toolkits}, **_releases_on_host(probe, catalog)}
+        releases = _installed_releases(probe, catalog)
         return releases[max(releases, key=versions.key)] if releases else None
+
+    def all_installed(self, probe: Probe, catalog: Catalog) -> list[str]:
+        """Return the release of each toolkit: that of /usr/local/cuda, then the newest first."""
+        releases = _installed_releases(probe, catalog)
+        order = sorted(releases, key=lambda series: (series == probe.cuda.default, versions.key(series)), reverse=True)
+        return [releases[series] for series in order]
 
     def adopted(self, planned: CudaComponent, probe: Probe) -> CudaComponent | None:
         """Return the toolkit of packages, or the one of a `.run` installer, of which only the series is known."""
@@ -543,6 +548,11 @@ class Cuda(PackagedPart[CudaComponent]):
                 f"nvcc changes from the distribution's CUDA {probe.cuda.distro} to CUDA {planned.version} in "
                 "/usr/local/cuda"
             )
+
+
+def _installed_releases(probe: Probe, catalog: Catalog) -> dict[str, str]:
+    """Return the whole release of each toolkit by X.Y; where no package tells, that is all that is known."""
+    return {**{version: version for version in _toolkits_on_host(probe)}, **_releases_on_host(probe, catalog)}
 
 
 def _releases_on_host(probe: Probe, catalog: Catalog) -> dict[str, str]:

@@ -185,3 +185,19 @@ def test_what_dpkg_left_between_two_states_stays_out(tmp_path: Path, status: str
     plan = there.plan(adopt="true")
     assert adopted(plan) == {}
     assert not plan_diff.plan_diff(plan, there.probe()).changes
+
+
+@pytest.mark.parametrize(
+    ("default", "asked", "found"), [("12.8", "auto", "12.8.1"), ("13.0", "12.8", "12.8.1"), ("13.0", "auto", "13.0.2")]
+)
+def test_of_toolkits_side_by_side_it_is_the_one_in_use_or_asked_for(
+    tmp_path: Path, default: str, asked: str, found: str
+) -> None:
+    there = host("gcp-cuda-installer", tmp_path)
+    there.add({"cuda-toolkit-12-8": "12.8.1-1"})
+    put(tmp_path, "/usr/local/cuda-12.8/bin/nvcc")
+    link(tmp_path, "/usr/local/cuda", f"cuda-{default}")
+    assert adopted(there.plan(adopt="true", cuda=asked)) == {"cuda": found}
+    (problem,) = there.plan(adopt="true", cuda="12.4").problems
+    assert "the host has" in problem.message
+    assert {"13.0.2", "12.8.1"} <= set(problem.message.split())
