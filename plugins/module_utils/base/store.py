@@ -126,7 +126,7 @@ def requested(directory: str) -> dict[str, Any] | None:
 def verified_plan(directory: str) -> dict[str, Any] | None:
     """Return what of the verified plan decides what stays, None if nothing was verified.
 
-    That are `components`, PCI ids, and the driver that stayed. Raise ValueError where they are not as a plan has them.
+    It has `components`, the PCI ids of the GPUs and the driver that stayed; ValueError where they are not as in a plan.
     """
     plan = _verified_plan(directory)
     if plan is None:

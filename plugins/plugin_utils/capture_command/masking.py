@@ -94,17 +94,14 @@ class Mask:
         """How many different values were masked, by kind."""
         return {kind.lower(): len(values) for kind, values in sorted(self.seen.items())}
 
-    def data(self, value: Any, *, addresses: bool = False) -> Any:
-        """Return plain data with each text in it masked, keys included."""
+    def data(self, value: Any) -> Any:
+        """Return plain data with each text in it masked, keys included; four numbers with dots in it are a version."""
         if isinstance(value, str):
-            return self.text(value, addresses=addresses)
+            return self.text(value, addresses=False)
         if isinstance(value, dict):
-            return {
-                self.text(str(name), addresses=addresses): self.data(item, addresses=addresses)
-                for name, item in value.items()
-            }
+            return {self.data(str(name)): self.data(item) for name, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.data(item, addresses=addresses) for item in value]
+            return [self.data(item) for item in value]
         return value
 
     def text(self, text: str, *, addresses: bool = True) -> str:
