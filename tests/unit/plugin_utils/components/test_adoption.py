@@ -201,3 +201,10 @@ def test_of_toolkits_side_by_side_it_is_the_one_in_use_or_asked_for(
     (problem,) = there.plan(adopt="true", cuda="12.4").problems
     assert "the host has" in problem.message
     assert {"13.0.2", "12.8.1"} <= set(problem.message.split())
+
+
+def test_no_toolkit_is_removed_however_many_are_to_stay(tmp_path: Path) -> None:
+    there = host("gcp-cuda-installer", tmp_path)
+    there.add({"cuda-toolkit-12-8": "12.8.1-1", "cuda-nvcc-12-8": "12.8.93-1"})
+    plan = there.plan(adopt="true", keep_cuda="1")
+    assert not plan_diff.plan_diff(plan, there.probe()).changes

@@ -547,7 +547,10 @@ def test_another_key_in_the_same_file_is_drift(probed: dict[str, Any]) -> None:
 # A host that others set up ----------------------------------------------------------------------------------------
 
 SET_UP: dict[str, Any] = {
-    "packages": {"libnvidia-compute": {"version": "580.126.16-1", "status": "installed"}},
+    "packages": {
+        "libnvidia-compute": {"version": "580.126.16-1", "status": "installed"},
+        "cuda-toolkit-13-0": {"version": "13.0.2-1", "status": "installed"},
+    },
     "driver": {
         "loaded": {"version": "580.126.16", "kernel_modules": "open"},
         "installed": {"version": "580.126.16", "package": "libnvidia-compute"},
@@ -573,9 +576,21 @@ def test_adoption_changes_nothing_and_is_not_prevented_by_what_prevents_a_change
     found = on_a_host_of_others(probed, request={"adopt": True, "tensorflow": "none"})
     assert found.plan.ok, found.plan.problems
     assert found.plan.kept_driver
+    assert found.plan.components["cuda"], "with which a run would have parts to apply"
     assert (found.state, found.facts["gpu_stack_drift"], found.facts["gpu_stack_parts"]) == ("unchanged", {}, {})
     assert not found.diff.changes
     assert found.preflight.ok
+
+
+def test_a_toolkit_of_a_run_installer_is_adopted_and_never_removed(probed: dict[str, Any]) -> None:
+    """It would be in the way of a planned toolkit, and be removed with leftovers=remove."""
+    toolkit = {"version": "13.0", "uninstaller": "/usr/local/cuda-13.0/bin/cuda-uninstaller"}
+    host = {**probed, "cuda": {"installed": ["13.0"]}, "runfile": {"driver": None, "toolkits": [toolkit]}}
+    asked = {"adopt": True, "tensorflow": "none"}
+    for leftovers in ("refuse", "remove"):
+        found = on_a_host_of_others(host, request={**asked, "leftovers": leftovers})
+        assert found.plan.components["cuda"]
+        assert (found.state, found.diff.leftovers.does, found.diff.changes) == ("unchanged", (), False)
 
 
 @pytest.mark.parametrize(
