@@ -20,9 +20,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 
 _MODE = 0o600  # it is the user's to give away
 _LOOK = """\
-Masked are serial numbers, UUIDs, names of hosts and users, addresses, names of processes, secrets, and logins in URLs,
-by their form and by what this host says of itself. A project's or a customer's name has no form: look through the file
-before you send it, first the kernel log, GRUB's menu, `apt-cache policy` and `probe`."""
+Masked are serial numbers, UUIDs, names of hosts and users, addresses, names of
+processes, secrets, and logins in URLs, by their form and by what this host says
+of itself. A project's or a customer's name has no form: look through the file
+before you send it, first the kernel log, GRUB's menu, `apt-cache policy` and
+`probe`."""
 
 
 def main() -> int:
