@@ -55,6 +55,12 @@ def test_nvidia_smi_lists_the_planned_gpus(host, plan, component, variables):
     assert sorted(row[2] for row in rows) == sorted(gpu["compute_capability"] for gpu in plan["gpus"])
 
 
+def test_nvidia_smi_was_asked_nothing_that_its_double_cannot_answer(host):
+    """The simulated one refuses what no published output answers, and notes it."""
+    noted = host.file("/run/gpuhost-simulated/not-answered")
+    assert not noted.exists, noted.content_string
+
+
 def test_pci_bus_shows_the_planned_gpus(host, plan):
     rows = [line.split() for line in host.run_expect([0], "lspci -n -d 10de:").stdout.splitlines()]
     displays = [row[2] for row in rows if row[1].startswith("03")]  # no NVSwitch, and no card's audio function

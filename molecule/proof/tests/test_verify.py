@@ -15,9 +15,15 @@ SHADOW = "/etc/profile.d/zz-shadow.sh"
 # Without the frameworks, for checks of the driver only: importing both takes longer than everything else.
 DRIVER_ONLY = ("-e", "gpu_stack_tensorflow=none", "-e", "gpu_stack_pytorch=none")
 GPU_FAULTS = {
-    "gpus": {
-        "0": {"ecc_errors": {"dram_uncorrectable": 5}, "links_down": [3]},
-        "1": {"current_link_width": 8, "persistence": False, "slowdown": ["hw_thermal_slowdown"]},
+    "devices": {
+        "0": {"set": {"ecc_errors/volatile/dram_uncorrectable": "5"}, "nvlink": {"down": [3]}},
+        "1": {
+            "set": {
+                "pci/pci_gpu_link_info/link_widths/current_link_width": "8x",
+                "persistence_mode": "Disabled",
+            },
+            "throttle": ["idle", "thermal"],
+        },
     }
 }
 
@@ -106,7 +112,7 @@ def test_shadowed_cudnn_fails_and_is_named(faulty):
 @pytest.mark.parametrize(
     ("state", "options", "expected"),
     [
-        ({"state": "gpu_lost", "lost": [1]}, (), {"driver.nvidia_smi", "driver.gpu_count"}),
+        ({"devices": {"1": {"failure": {"mode": "fallen_off_bus"}}}}, (), {"driver.nvidia_smi", "driver.gpu_count"}),
         ({"state": "mismatch"}, DRIVER_ONLY, {"driver.nvidia_smi", "driver.gpu_count"}),
         ({"state": "not_loaded"}, DRIVER_ONLY, {"driver.nvidia_smi", "driver.gpu_count"}),
     ],

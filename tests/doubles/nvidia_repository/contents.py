@@ -1,8 +1,10 @@
 """Read contents.yml and the simulated driver's packages.yml, and return packages for deb.build."""
 
+import csv
+import fnmatch
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +16,8 @@ from tests.doubles.nvidia_repository.deb import Package, WheelFiles
 
 HERE = Path(__file__).resolve().parent
 DRIVER = HERE.parent / "simulated_driver"
+PUBLISHED = HERE.parents[1] / "fixtures/nvidia-smi/published.yml"
+CATALOGUED = HERE.parents[2] / "catalog/gpu_products.csv"
 TOKEN = re.compile(r"@(\w+)@")
 KNOWN = {
     "name",
@@ -223,9 +227,92 @@ def _package(raw: Mapping[str, Any], values: Mapping[str, Any]) -> Package:
 
 
 def product_table(driver: str, cuda: str) -> str:
-    """Return the data file of the simulated nvidia-smi: its versions, and NVIDIA's products by PCI id."""
-    products = json.loads((DRIVER / "gpus.json").read_text())
-    return json.dumps({"driver_version": driver, "cuda_version": cuda, **products}, indent=1) + "\n"
+    """Return the data file of the simulated nvidia-smi: its versions, and the documents of its products by PCI id."""
+    products = {
+        pci_id: {**product, "document": _of_branch(product["document"], int(driver.split(".")[0]))}
+        for pci_id, product in _products().items()
+    }
+    return json.dumps({"driver_version": driver, "cuda_version": cuda, "products": products}, indent=1) + "\n"
+
+
+@cache
+def _products() -> dict[str, dict[str, Any]]:
+    """Return what the simulated nvidia-smi knows of each product of gpus.yml.
+
+    Raises SystemExit where a published document does not have an element that is to differ.
+    """
+    spec = yaml.safe_load((DRIVER / "gpus.yml").read_text())
+    published = yaml.safe_load(PUBLISHED.read_text())
+    with CATALOGUED.open() as stream:
+        capabilities = {f"10de:{row['device']}": row["compute_capability"] for row in csv.DictReader(stream)}
+    products = {}
+    for pci_id, product in spec["products"].items():
+        (gpu, *_) = published[product["document"]]["gpus"]
+        document = dict(_in_order(_elements(gpu["elements"])))
+        for pattern, value in (spec["bare_metal"] | product.get("differs", {})).items():
+            paths = fnmatch.filter(document, pattern)
+            if not paths:
+                raise SystemExit(f"nvidia-smi: {pci_id}: the document {product['document']} has no element {pattern}")
+            document |= dict.fromkeys(paths, value)
+        rest = {name: value for name, value in product.items() if name not in ("document", "differs")}
+        products[pci_id] = {"compute_cap": capabilities[pci_id], **rest, "document": document}
+    return products
+
+
+def _elements(rows: Iterable[Mapping[str, Any]], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and the value of each element, without the processes of that machine."""
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, list):
+                yield from _elements(value, f"{above}{name}/")
+            elif name != "processes":
+                yield above + name, str(value)
+
+
+def _in_order(elements: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the elements, and in their places those that name a machine, which the published documents leave out."""
+    for path, value in elements:
+        if path == "gpu_virtualization_mode/virtualization_mode":
+            yield from (("serial", "N/A"), ("uuid", ""), ("minor_number", ""))
+        yield path, value
+        if path == "mig_mode/pending_mig":
+            yield "mig_devices", "None"
+        if path == "pci/pci_bus_id":
+            yield "pci/pci_sub_system_id", ""
+
+
+COUNTERS = ("sw_power_cap", "sync_boost", "sw_therm_slowdown", "hw_therm_slowdown", "hw_power_brake")
+RESET = ("gpu_reset_status/reset_required", "gpu_reset_status/drain_and_reset_recommended")
+DEPRECATED = "Requested functionality has been deprecated"
+POWER, COUNTER = "gpu_power_readings/", "clocks_event_reasons_counters/clocks_event_reasons_counters_"
+
+
+def _of_branch(document: Mapping[str, str], branch: int) -> dict[str, str]:
+    """Return a document as a driver of that branch prints it, which may be another than it was published with.
+
+    With 570 the flags of a reset became an action and the power draw two, an average and an instantaneous one
+    (NVIDIA/k8s-test-infra: qx-a100.xml of 570.148.08 has the action beside flags without a value); the time that clocks
+    were lowered is counted since 580 (qx-h100.xml of 580.105.08 has it, qx-a100.xml not); uncorrectable SRAM errors of
+    Ampere and newer are two kinds since 550 (one with 535.54.03, influxdata/telegraf's a100-sxm4-v12.xml).
+    """
+    draws = [value for path, value in document.items() if path.startswith(POWER) and path.endswith("_draw")]
+    draw = next((value for value in draws if value != "N/A"), "N/A")
+    found: dict[str, str] = {}
+    for path, value in document.items():
+        if path.startswith(COUNTER) or path in (*RESET, "gpu_recovery_action") or path.endswith("_draw"):
+            continue
+        if path == "pci/pci_bus":
+            asked = {"gpu_recovery_action": "None"} if branch >= 570 else dict.fromkeys(RESET, "No")
+            found |= asked | {name: document[name] for name in asked if document.get(name, DEPRECATED) != DEPRECATED}
+        if path == "fb_memory_usage/total" and branch >= 580:
+            found |= {COUNTER + name: document.get(COUNTER + name, "0 us") for name in COUNTERS}
+        if path.endswith("/sram_uncorrectable_secded") and branch < 550:
+            continue
+        found[path.replace("sram_uncorrectable_parity", "sram_uncorrectable") if branch < 550 else path] = value
+        if path == POWER + "power_state":
+            kinds = ("average_power_draw", "instant_power_draw") if branch >= 570 else ("power_draw",)
+            found |= {POWER + kind: document.get(POWER + kind, draw) for kind in kinds}
+    return found
 
 
 def _control(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -9,6 +9,11 @@ NVIDIA_SMI = Path(__file__).parent / "files/nvidia-smi"
 COMPILED = Path(__file__).parents[3] / ".cache/nvidia-smi.pyc"
 
 
+def elements(**values: str) -> dict[str, dict[str, str]]:
+    """Return the words of its state file that set elements of a GPU's document; two underscores stand for a slash."""
+    return {"set": {path.replace("__", "/"): value for path, value in values.items()}}
+
+
 @functools.cache
 def nvidia_smi() -> list[str]:
     """Return the command that runs it; compiled, because tests start it hundreds of times."""

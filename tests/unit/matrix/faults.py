@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
 
+from tests.doubles import simulated_driver
 from tests.unit.matrix import host as at
 from tests.unit.matrix.host import Host
 
@@ -116,8 +117,18 @@ NO_PROGRAM = "Without the program nothing runs on a GPU"
 A_GPU_LESS = "Every program sees a GPU less"
 
 
-def smi_gpu(host: Host, number: int, **values: object) -> None:
-    host.smi["gpus"][str(number)].update(values)
+def smi_gpu(host: Host, number: int, **words: object) -> None:
+    """Change the state of a GPU of the simulated nvidia-smi, in the words of its docstring."""
+    host.smi["devices"][str(number)].update(words)
+
+
+def smi_set(host: Host, number: int, **elements: str) -> None:
+    """Change elements of a GPU's document, as simulated_driver.elements has them."""
+    host.smi["devices"][str(number)]["set"] |= simulated_driver.elements(**elements)["set"]
+
+
+def ecc_errors(host: Host, number: int, kind: str, count: int) -> None:
+    smi_set(host, number, **{f"ecc_errors__{since}__{kind}": str(count) for since in ("volatile", "aggregate")})
 
 
 def log(host: Host, line: str) -> None:
@@ -300,7 +311,7 @@ def driver_below_the_floor(host: Host) -> None:
     why=f"{A_GPU_LESS}, and nvidia-smi ends with an error",
 )
 def lost_gpu(host: Host) -> None:
-    host.smi |= {"state": "gpu_lost", "lost": [1]}
+    smi_gpu(host, 1, failure={"mode": "fallen_off_bus"})
     log(host, "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.")
     keep_one_gpu(host)
 
@@ -326,7 +337,7 @@ def gpu_off_the_bus(host: Host) -> None:
 )
 def unplanned_gpu(host: Host) -> None:
     host.add_device("0000:1c:00.0", at.H100, "0x030200", "nvidia")
-    host.smi["gpus"]["2"] = at.gpu(2)
+    host.smi["devices"]["2"] = at.gpu(2)
 
 
 @fault("The proprietary module is loaded instead of the open one", "driver.module_matches_user_space")
@@ -430,7 +441,7 @@ def fabric_manager_for_nothing(host: Host) -> None:
     fabric_manager_stopped(host)
     host.path(f"sys/bus/pci/devices/{at.SWITCH}").rename(host.path("gone"))
     for number in range(2):
-        smi_gpu(host, number, fabric=False)
+        smi_set(host, number, fabric__state="N/A", fabric__status="N/A")
 
 
 @fault("Fabric Manager is stopped on a board whose NVSwitches the PCI bus does not show", "driver.fabric_manager")
@@ -454,7 +465,7 @@ def value_lost(host: Host) -> None:
 
 @fault("The driver asks for a reset of a GPU", "gpu.recovery")
 def reset_required(host: Host) -> None:
-    smi_gpu(host, 1, recovery_action="GPU Reset")
+    smi_set(host, 1, gpu_recovery_action="GPU Reset")
 
 
 @fault("Persistence mode is off", "gpu.persistence", outcome=model.WARN)
@@ -464,64 +475,66 @@ def persistence_off(host: Host) -> None:
 
 @fault("Uncorrectable errors of a GPU's DRAM", "gpu.ecc_errors")
 def dram_errors(host: Host) -> None:
-    smi_gpu(host, 1, ecc_errors={"dram_uncorrectable": 5})
+    ecc_errors(host, 1, "dram_uncorrectable", 5)
 
 
 @fault("Uncorrectable errors of a GPU's SRAM", "gpu.ecc_errors")
 def sram_errors(host: Host) -> None:
-    smi_gpu(host, 0, ecc_errors={"sram_uncorrectable_parity": 1})
+    ecc_errors(host, 0, "sram_uncorrectable_parity", 1)
 
 
 @fault("A row remapping is pending", "gpu.memory_repair")
 def remapping_pending(host: Host) -> None:
-    smi_gpu(host, 1, row_pending=True)
+    smi_set(host, 1, remapped_rows__remapped_row_pending="Yes")
 
 
 @fault("A row remapping failed", "gpu.memory_repair")
 def remapping_failed(host: Host) -> None:
-    smi_gpu(host, 1, row_failure=True)
+    smi_set(host, 1, remapped_rows__remapped_row_failure="Yes")
 
 
 @fault("A link has 8 of its 16 lanes", "gpu.pcie_width")
 def half_the_lanes(host: Host) -> None:
-    smi_gpu(host, 1, current_link_width=8)
+    smi_set(host, 1, pci__pci_gpu_link_info__link_widths__current_link_width="8x")
 
 
 @fault("Under load, a link runs at generation 3 of 5", "gpu.pcie_generation")
 def slow_link(host: Host) -> None:
-    smi_gpu(host, 1, current_link_gen=3, utilization=97, pstate="P0")
+    smi_set(host, 1, pci__pci_gpu_link_info__pcie_gen__current_link_gen="3")
+    smi_gpu(host, 1, util=97, pstate=0, throttle=[])
 
 
 @fault("A GPU has not joined the fabric", "gpu.fabric")
 def fabric_not_joined(host: Host) -> None:
-    smi_gpu(host, 1, fabric_state="In Progress")
+    smi_set(host, 1, fabric__state="In Progress", fabric__status="N/A")
 
 
 @fault("The hardware slows a GPU down: too hot", "gpu.slowdown")
 def too_hot(host: Host) -> None:
-    smi_gpu(host, 1, slowdown=["hw_slowdown", "hw_thermal_slowdown"])
+    smi_gpu(host, 1, throttle=["idle", "thermal"])
 
 
 @fault("The hardware slows a GPU down: power brake", "gpu.slowdown")
 def power_brake(host: Host) -> None:
-    smi_gpu(host, 0, slowdown=["hw_slowdown", "hw_power_brake_slowdown"])
+    smi_gpu(host, 0, throttle=["idle", "power_brake"])
 
 
 @fault("A change of the MIG mode waits for a reset", "gpu.mig")
 def mig_pending(host: Host) -> None:
-    smi_gpu(host, 1, mig_pending="Enabled")
+    smi_set(host, 1, mig_mode__pending_mig="Enabled")
 
 
 @fault("The power limit of a GPU is below its default", "gpu.power_limit", outcome=model.WARN)
 def power_limit(host: Host) -> None:
     """As in stackhpc/ansible-slurm-appliance issue 975."""
-    smi_gpu(host, 1, current_power_limit=500)
+    limits = {f"gpu_power_readings__{kind}_power_limit": "500.00 W" for kind in ("current", "requested")}
+    smi_set(host, 1, **limits)
 
 
 @fault("The compute mode of a GPU is Exclusive_Process, and no program is refused", "gpu.compute_mode",
        outcome=model.WARN)  # fmt: skip
 def exclusive_process(host: Host) -> None:
-    smi_gpu(host, 1, compute_mode="Exclusive_Process")
+    smi_set(host, 1, compute_mode="Exclusive_Process")
 
 
 @fault("The infoROM of a GPU is corrupted: nvidia-smi warns of it and exits with 14", "gpu.inforom")
@@ -562,23 +575,23 @@ def row_replaced(host: Host) -> None:
 
 @fault("One NVLink is down", "gpu.nvlink")
 def link_down(host: Host) -> None:
-    smi_gpu(host, 1, links_down=[3])
+    smi_gpu(host, 1, nvlink={"down": [3]})
 
 
 @fault("One NVLink runs at a fraction of its speed", "gpu.nvlink")
 def link_slow(host: Host) -> None:
-    smi_gpu(host, 1, slow_links={"2": 1.562})
+    smi_gpu(host, 1, nvlink={"speed": {"2": 1.562}})
 
 
 @fault("An NVLink had to recover before the training", "gpu.error_counters", outcome=model.WARN)
 def link_recoveries(host: Host) -> None:
     """As in marin-community/marin issue 9086, with the name that the counter has up to Hopper."""
-    smi_gpu(host, 1, link_counters={"14": {"Recovery Errors": 505}})
+    smi_gpu(host, 1, nvlink={"errors": {"14": {"Recovery Errors": 505}}})
 
 
 @fault("All NVLinks of a GPU are down", "gpu.nvlink")
 def links_down(host: Host) -> None:
-    smi_gpu(host, 1, links_down="all")
+    smi_gpu(host, 1, nvlink={"down": "all"})
 
 
 @fault("nvidia-smi prints an error in place of the fan's speed alone", "gpu.answers", outcome=model.WARN)
@@ -772,7 +785,7 @@ def compat_and_no_device(host: Host) -> None:
 def prohibited(host: Host) -> None:
     """As in NVIDIA/DIGITS issue 2005 and pytorch/pytorch issue 3871."""
     for number in range(2):
-        smi_gpu(host, number, compute_mode="Prohibited")
+        smi_set(host, number, compute_mode="Prohibited")
     lose_cuda(host, "46")
 
 
@@ -788,7 +801,7 @@ def prohibited(host: Host) -> None:
     cause=model.HOST,
 )
 def exclusive_process_held(host: Host) -> None:
-    smi_gpu(host, 1, compute_mode="Exclusive_Process")
+    smi_set(host, 1, compute_mode="Exclusive_Process")
     host.cuda["settings"]["FAIL"] = "cudaMalloc@1"
     texts = {
         "tensorflow": "cudaSetDevice() on GPU:1 failed. Status: all CUDA-capable devices are busy or unavailable",
@@ -810,7 +823,7 @@ def exclusive_process_held(host: Host) -> None:
     why="The program leaves out the GPU after that",
 )
 def exclusive_process_elsewhere(host: Host) -> None:
-    smi_gpu(host, 0, compute_mode="Exclusive_Process")
+    smi_set(host, 0, compute_mode="Exclusive_Process")
     host.cuda["settings"]["FAIL"] = "cudaMalloc@1"
 
 
@@ -822,7 +835,7 @@ def exclusive_process_elsewhere(host: Host) -> None:
 )
 def exclusive_process_and_no_device(host: Host) -> None:
     for number in range(2):
-        smi_gpu(host, number, compute_mode="Exclusive_Process")
+        smi_set(host, number, compute_mode="Exclusive_Process")
     lose_cuda(host, "100")
 
 
@@ -900,7 +913,8 @@ def no_room_for_hmm_and_another_error(host: Host) -> None:
 def divide(host: Host, *numbers: int) -> None:
     """Enable MIG on GPUs; a process then sees one instance of one GPU."""
     for number in numbers:
-        smi_gpu(host, number, mig="Enabled", mig_instances=2)
+        smi_set(host, number, mig_mode__current_mig="Enabled", mig_mode__pending_mig="Enabled")
+        smi_gpu(host, number, mig_devices=2)
     keep_one_gpu(host)
 
 
@@ -926,7 +940,7 @@ def mig_enabled(host: Host) -> None:
 )
 def mig_and_memory_errors(host: Host) -> None:
     divide(host, 0)
-    smi_gpu(host, 1, ecc_errors={"dram_uncorrectable": 5})
+    ecc_errors(host, 1, "dram_uncorrectable", 5)
 
 
 @fault(
@@ -959,7 +973,7 @@ def mig_and_wrong_kernel(host: Host) -> None:
 )
 def inforom_and_lost_gpu(host: Host) -> None:
     inforom_corrupted(host)
-    host.smi |= {"state": "gpu_lost", "lost": [1]}
+    smi_gpu(host, 1, failure={"mode": "fallen_off_bus"})
     keep_one_gpu(host)
 
 
@@ -990,7 +1004,7 @@ def kernel_wrong(host: Host) -> None:
 
 @fault("nvidia-smi and CUDA name different GPUs", "cuda.device_query")
 def other_uuid(host: Host) -> None:
-    smi_gpu(host, 1, uuid="GPU-00000000-0000-0000-0000-000000000000")
+    smi_set(host, 1, uuid="GPU-00000000-0000-0000-0000-000000000000")
 
 
 @fault("Only root may open the GPUs' device nodes", "cuda.unprivileged")
@@ -1369,8 +1383,8 @@ def triton_of_another_reason(host: Host) -> None:
 
 @fault("A program of the checks leaves memory in use on a GPU", "idle.gpus")
 def memory_left(host: Host) -> None:
-    uuid = at.gpu(1)["uuid"]
-    edit = f'sed -i \'s/"{uuid}"/&, "used_mib": 9000/\' {host.path(at.SMI_STATE)}'
+    uuid = at.uuid(1)
+    edit = f'sed -i \'s/"{uuid}"/&, "fb_memory_usage\\/used": "9000 MiB"/\' {host.path(at.SMI_STATE)}'
     host.wrap(f"{at.TENSORFLOW}/bin/python", f'{edit}\nexec "$REAL" "$@"\n')
 
 

@@ -78,6 +78,7 @@ SYSTEMCTL, JOURNALCTL, DMESG = "usr/bin/systemctl", "usr/bin/journalctl", "usr/b
 TENSORFLOW, PYTORCH = "opt/gpuhost/tensorflow", "opt/gpuhost/pytorch"
 STATUS, KERNEL_LOG, CUDA_SETTINGS = "var/lib/dpkg/status", "var/log/kernel", "etc/gpuhost-simulated/cuda.json"
 SMI_STATE = "etc/gpuhost-simulated/nvidia-smi.json"
+NOT_ANSWERED = "run/gpuhost-simulated/not-answered"  # what nvidia-smi was asked that no published output answers
 MODULE = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko"
 PROFILE = "etc/profile.d/cuda.sh"
 SITECUSTOMIZE = "etc/python3/sitecustomize.py"  # of every Python, where Debian's python3.X has it
@@ -94,7 +95,7 @@ class Host:
         self.root = root
         self.plan = copy.deepcopy(PLAN)
         self.hung: list[tuple[str, str]] = []
-        self.smi: dict[str, Any] = {"gpus": {str(number): gpu(number) for number in range(len(ADDRESSES))}}
+        self.smi: dict[str, Any] = {"devices": {str(number): gpu(number) for number in range(len(ADDRESSES))}}
         # The simulated CUDA copies and sums in the machine's memory: these rates are those of the documents.
         rates = {BUS_RATE: 380.0, PAIR_RATE: 380.0}
         self.cuda: dict[str, Any] = {"settings": {"DEVICES": str(len(ADDRESSES))}, "values": rates}
@@ -356,14 +357,16 @@ chmod +x "$2"
 
     def verify(self) -> dict[str, dict[str, Any]]:
         """Return every result of gpu_verify by check id."""
-        return {str(check["id"]): check for check in verify.verify(self.context())["checks"]}
+        found = {str(check["id"]): check for check in verify.verify(self.context())["checks"]}
+        assert not self.path(NOT_ANSWERED).exists(), self.path(NOT_ANSWERED).read_text()
+        return found
 
 
 def gpu(number: int) -> dict[str, Any]:
     """Return what nvidia-smi shows of a device of the simulated CUDA."""
-    return {
-        "name": "Simulated GPU",
-        "uuid": f"GPU-f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfe{number:02}",
-        "compute_cap": "9.0",
-        "current_link_gen": 5,
-    }
+    return {"set": {"product_name": "Simulated GPU", "uuid": uuid(number), "pci/replay_counter": "0"}}
+
+
+def uuid(number: int) -> str:
+    """Return the UUID of a device of the simulated CUDA."""
+    return f"GPU-f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfe{number:02}"

@@ -22,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.rollback import reason_against_rollback
 
 from tests.unit.matrix import host as at
-from tests.unit.matrix.faults import FAULTS, log, lose_cuda, part, smi_gpu
+from tests.unit.matrix.faults import FAULTS, log, lose_cuda, part, smi_set
 from tests.unit.matrix.host import NVIDIA_SMI, Host
 
 FIRST, SECOND = at.ADDRESSES
@@ -62,8 +62,10 @@ def off_the_bus(number: int) -> Callable[[Host], Any]:
 
 
 def lost_memory(uuid_of: int, used: int) -> Callable[[Host], None]:
-    uuid = at.gpu(uuid_of)["uuid"]
-    edit = f'sed -i \'s/"{uuid}"/&, "used_mib": {used}/\' "$(dirname "$0")"/../../../../{at.SMI_STATE}'
+    uuid = at.uuid(uuid_of)
+    edit = (
+        f'sed -i \'s/"{uuid}"/&, "fb_memory_usage\\/used": "{used} MiB"/\' "$(dirname "$0")"/../../../../{at.SMI_STATE}'
+    )
     return lambda host: host.wrap(f"{at.TENSORFLOW}/bin/python", f'{edit}\nexec "$REAL" "$@"\n')
 
 
@@ -158,7 +160,7 @@ def keep(host: Host) -> dict[str, Any]:
             slow_pair(200.0), lambda h: (slow_pair(200.0)(h), product(1, 0.25)(h)), True, id="another-check-beside-it"
         ),
         pytest.param(
-            lambda h: (slow_pair(200.0)(h), smi_gpu(h, 1, uuid="GPU-00000000-0000-0000-0000-000000000000")),
+            lambda h: (slow_pair(200.0)(h), smi_set(h, 1, uuid="GPU-00000000-0000-0000-0000-000000000000")),
             slow_pair(200.0),
             True,
             id="a-gpu-was-replaced",
@@ -185,7 +187,7 @@ def test_last_result_has_the_host_and_each_outcome(host: Host) -> None:
     kept = json.loads(host.path("var/lib/gpuhost/last_result.json").read_text())
     assert (kept["boot_id"], kept["driver"]) == ("6f1e2f9c-9f9c-4c2a-8a43-8f8f4d4a7b11", at.DRIVER)
     assert kept["gpus"] == [
-        {"pci_address": address, "uuid": at.gpu(number)["uuid"]} for number, address in enumerate(at.ADDRESSES)
+        {"pci_address": address, "uuid": at.uuid(number)} for number, address in enumerate(at.ADDRESSES)
     ]
     assert kept["kernel_log"] == "2026-11-22T06:10:00+00:00"  # of the last message; the first has 06:00
     assert (kept["status"], len(kept["checks"])) == ("fail", len(host.verify()))

@@ -53,14 +53,14 @@ def test_each_check_has_a_fault_and_what_follows_has_a_reason() -> None:
 @pytest.mark.parametrize(
     "counted",
     [
-        {"link_counters": {"3": {"FEC Errors - 0": 46140749276, "FEC Errors - 1": 600}}},
-        {"replay_counter": 12},
-        {"link_counters": {}},
+        {"nvlink": {"errors": {"3": {"FEC Errors - 0": 46140749276, "FEC Errors - 1": 600}}}},
+        {"set": {"pci/replay_counter": "12"}},
+        {"nvlink": {"errors": {}}},
     ],
 )
 def test_what_a_healthy_gpu_counts_under_load_fails_nothing(counted: dict[str, Any], host: TrainingHost) -> None:
     """FEC counters grow with the traffic, PCIe may replay a little; cleared counters count from zero."""
-    smi_gpu(host, 1, link_counters={"3": {"FEC Errors - 0": 36140749276}, "4": {"CRC Errors": 3}})
+    smi_gpu(host, 1, nvlink={"errors": {"3": {"FEC Errors - 0": 36140749276}, "4": {"CRC Errors": 3}}})
     host.save()
     host.worker(busy=f"busy(counted={counted!r})")
     assert outcomes(host.train()) == {}

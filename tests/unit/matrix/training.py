@@ -35,9 +35,9 @@ def rows(name):
 
 def busy(*processes, utilization=97, counted={}):
     state = json.load(open(STATE))
-    state["gpus"]["1"].update(counted)
-    for gpu in state["gpus"].values():
-        gpu["utilization"] = utilization
+    gpu = state["devices"]["1"]
+    gpu.update(counted, set=dict(gpu["set"], **counted.get("set", {})))
+    state["all"] = {"util": utilization}
     found = processes or [(number, os.getpid()) for number in range(2)]
     state["processes"] = [{"gpu": g, "pid": p, "type": "C", "name": "python", "used_mib": 5000} for g, p in found]
     with open(STATE + ".new", "w") as stream:
@@ -229,19 +229,19 @@ def shared_gpu(host: TrainingHost) -> None:
 @fault("An NVLink recovers while the GPUs train", "gpu-errors")
 def link_recovers(host: TrainingHost) -> None:
     """As in marin-community/marin issue 9086: 505 recoveries, and three more in 21 minutes."""
-    smi_gpu(host, 1, link_counters={"14": {"Recovery Errors": 505}})
+    smi_gpu(host, 1, nvlink={"errors": {"14": {"Recovery Errors": 505}}})
     host.save()
-    host.worker(busy="busy(counted={'link_counters': {'14': {'Recovery Errors': 508}}})")
+    host.worker(busy="busy(counted={'nvlink': {'errors': {'14': {'Recovery Errors': 508}}}})")
 
 
 @fault("A GPU corrects memory errors while it trains", "gpu-errors", outcome=model.WARN)
 def memory_corrected(host: TrainingHost) -> None:
-    host.worker(busy="busy(counted={'ecc_errors': {'dram_correctable': 2}})")
+    host.worker(busy="busy(counted={'set': {'ecc_errors/volatile/dram_correctable': '2'}})")
 
 
 @fault("A GPU is no longer listed after the training", "gpu-errors", outcome=model.UNKNOWN)
 def gpu_gone(host: TrainingHost) -> None:
-    host.worker(end="state = json.load(open(STATE)); state.update(state='gpu_lost', lost=[1]); "
+    host.worker(end="state = json.load(open(STATE)); state['devices']['1']['failure'] = {'mode': 'fallen_off_bus'}; "
                 "json.dump(state, open(STATE, 'w')); end()")  # fmt: skip
 
 

@@ -16,8 +16,9 @@ from tests.doubles import simulated_driver
 from tests.doubles.nvidia_repository.contents import product_table
 
 DRIVER = "580.95.05"
-H200, H100, V100, A100, T4, RTX_4090 = "2335", "2330", "1db5", "20b2", "1eb8", "2684"
+H200, H100, V100, A100, T4, RTX_5090 = "2335", "2330", "1db1", "20b2", "1eb8", "2b85"
 NVSWITCH = "22a3"
+NOT_ANSWERED = "run/gpuhost-simulated/not-answered"  # what nvidia-smi was asked that no published output answers
 NOTHING_PLANNED = {"cuda": None, "cudnn": None, "nccl": None, "tensorflow": None}
 
 
@@ -73,7 +74,9 @@ class SimulatedHost:
         self.commands.append(argv)
         if argv[0] == str(simulated_driver.NVIDIA_SMI):
             environment = {"GPUHOST_SIMULATED_ROOT": str(self.root), "LC_ALL": "C.UTF-8"}
-            return command.run([*simulated_driver.nvidia_smi(), *argv[1:]], timeout, environment)
+            answer = command.run([*simulated_driver.nvidia_smi(), *argv[1:]], timeout, environment)
+            assert not (self.root / NOT_ANSWERED).exists(), (self.root / NOT_ANSWERED).read_text()
+            return answer
         for program, answer in self.answers.items():
             if " ".join(argv).startswith(program):
                 return answer

@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_k
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
 from syrupy.assertion import SnapshotAssertion
 
+from tests.doubles.simulated_driver import elements
 from tests.unit.module_utils.checks.contexts import PLAN, PROBE_FIXTURES, by_id, host, nvidia_smi, of_versions, without
 from tests.unit.module_utils.host.test_module_keys import (
     BUILD,
@@ -661,7 +662,7 @@ def mismatch(simulated: SimulatedHost) -> None:
 
 
 def lost_gpu(simulated: SimulatedHost) -> None:
-    simulated.state(state="gpu_lost", lost=[1])
+    simulated.state(devices={"1": {"failure": {"mode": "fallen_off_bus"}}})
 
 
 def not_loaded(simulated: SimulatedHost) -> None:
@@ -673,7 +674,7 @@ def not_loaded(simulated: SimulatedHost) -> None:
 
 def fabric_manager_down(simulated: SimulatedHost) -> None:
     simulated.answer("systemctl is-active nvidia-fabricmanager.service", "failed\n", exit_code=3)
-    simulated.state(gpus={"0": {"fabric_state": "In Progress"}, "1": {"fabric_state": "In Progress"}})
+    simulated.state(all=elements(fabric__state="In Progress", fabric__status="N/A"))
 
 
 def test_status_that_contradicts_systemctls_answer_is_unknown(simulated: SimulatedHost) -> None:

@@ -23,11 +23,15 @@ Judge = Callable[..., model.Check]
 SMI = str(simulated_driver.NVIDIA_SMI)
 
 
+def used_mib(number: int) -> dict[str, Any]:
+    return simulated_driver.elements(fb_memory_usage__used=f"{number} MiB")
+
+
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedHost:
     use_simulated_nvidia_smi(monkeypatch)
     made = SimulatedHost(tmp_path, [H200, H200])
-    made.state(gpus={"0": {"used_mib": 3}, "1": {"used_mib": 5}})
+    made.state(devices={"0": used_mib(3), "1": used_mib(5)})
     return made
 
 
@@ -48,7 +52,7 @@ def judge(host: SimulatedHost) -> Judge:
 def process(host: SimulatedHost, command_line: str, used: int = 600) -> None:
     """Start a program on GPU 1, as far as nvidia-smi and /proc show it."""
     host.state(
-        gpus={"0": {"used_mib": 3}, "1": {"used_mib": 5 + used}},
+        devices={"0": used_mib(3), "1": used_mib(5 + used)},
         processes=[{"gpu": 1, "pid": 77, "type": "C", "name": "python3", "used_mib": used}],
     )
     host.write("proc/77/cmdline", command_line.replace(" ", "\0"))
@@ -83,7 +87,7 @@ def test_job_of_others_that_began_meanwhile_defers_it(
 
 @pytest.mark.parametrize(("used", "status"), [(69, "pass"), (70, "fail"), (900, "fail")])
 def test_memory_that_is_not_freed(host: SimulatedHost, judge: Judge, used: int, status: str) -> None:
-    check = judge(lambda: host.state(gpus={"0": {"used_mib": 3}, "1": {"used_mib": used}}))
+    check = judge(lambda: host.state(devices={"0": used_mib(3), "1": used_mib(used)}))
     assert check.status == status
     assert status == "pass" or check.found == f"GPU 1: {used} MiB in use, 5 before"
 
@@ -95,7 +99,7 @@ def test_memory_that_is_freed_late_passes(host: SimulatedHost, judge: Judge) -> 
     def run(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
         if "--query-gpu=index,memory.used" in argv:
             queries.append(argv)
-            host.state(gpus={"1": {"used_mib": 900 if len(queries) in (2, 3) else 5}})
+            host.state(devices={"1": used_mib(900 if len(queries) in (2, 3) else 5)})
         return host.run(argv, timeout)
 
     assert judge(run=run).status == "pass"
@@ -170,13 +174,13 @@ def test_without_a_reading_before_the_checks_it_is_unknown(host: SimulatedHost, 
 
 
 def test_memory_grows_on_each_gpu(judge: Judge, host: SimulatedHost, snapshot: SnapshotAssertion) -> None:
-    check = judge(lambda: host.state(gpus={"0": {"used_mib": 400}, "1": {"used_mib": 300}}))
+    check = judge(lambda: host.state(devices={"0": used_mib(400), "1": used_mib(300)}))
     assert check.found == snapshot
 
 
 def test_memory_is_compared_with_none_where_a_gpu_reported_none_before(host: SimulatedHost) -> None:
     for used, status in ((64, "pass"), (65, "fail")):
-        host.state(gpus={"0": {"used_mib": used}, "1": {"used_mib": 5}})
+        host.state(devices={"0": used_mib(used), "1": used_mib(5)})
         context = dataclasses.replace(host.context(), idle_before={"used": {"0": None, "1": 5}})
         (check,) = idle_checks.run(context, pause=0)
         assert check.status == status

@@ -16,11 +16,12 @@ from pathlib import Path
 import gpu_monitor
 import pytest
 
-from tests.doubles.simulated_driver import nvidia_smi
+from tests.doubles.simulated_driver import elements, nvidia_smi
 from tests.unit.doubles.test_simulated_nvidia_smi import Host, m60_values
 
 SCRIPT = Path(gpu_monitor.__file__)
 ADDRESSES = ["0000:05:00.0", "0000:06:00.0"]
+LOST = {"failure": {"mode": "fallen_off_bus"}}
 ROW = "0, GPU-a, 50, 10, 1000, 8192, 120.50, 60, 1980, 3201, Disabled, NVIDIA H200"
 
 
@@ -30,7 +31,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     found = Host(tmp_path / "root")
     for address in ADDRESSES:
         found.add_gpu(address, "13f2", "0x030000")
-    found.state(gpus=m60_values())
+    found.state(devices=m60_values())
     monkeypatch.setenv("GPUHOST_SIMULATED_ROOT", str(found.root))
     return found
 
@@ -111,7 +112,7 @@ def test_properties_are_listed_by_nvidia_smi(host):
 
 
 def test_missing_value_is_an_empty_cell(tmp_path, host, smi):
-    host.state(gpus={"0": {"sm_clock": None, "temperature": None}})
+    host.state(devices={"0": elements(clocks__sm_clock="N/A", temperature__gpu_temp="N/A")})
     _, summary = record(tmp_path, smi)
     first = rows(tmp_path / "monitor.csv")[0]
     assert (first["sm_clock_mhz"], first["temperature_c"], first["power_w"]) == ("", "", "14.87")
@@ -149,7 +150,8 @@ def test_process_with_hidden_memory_is_kept():
 def test_warning_of_a_corrupted_inforom_is_no_error(tmp_path, host, smi):
     """nvidia-smi prints all rows, the warning below them, and exits with 14."""
     host.state(
-        gpus={"1": {"corrupted_inforom": True}}, processes=[{"gpu": 1, "pid": 42, "name": "a\v\u2028b", "used_mib": 1}]
+        devices={"1": {"corrupted_inforom": True}},
+        processes=[{"gpu": 1, "pid": 42, "name": "a\v\u2028b", "used_mib": 1}],
     )
     _, summary = record(tmp_path, smi)
     assert summary["errors"] == []
@@ -163,7 +165,7 @@ def test_warning_of_a_corrupted_inforom_is_no_error(tmp_path, host, smi):
 def test_lost_gpu_is_reported_and_the_others_are_recorded(tmp_path, host, smi):
     recorder = gpu_monitor.Recorder(tmp_path / "monitor.csv", 0.05, smi)
     recorder.start()
-    host.state(state="gpu_lost", lost=[1], gpus=m60_values())
+    host.state(devices={"0": m60_values()["0"], "1": LOST})
     wait_until(lambda: gpu_monitor.summary(recorder.path)["errors"])
     seen = recorder.samples
     wait_until(lambda: recorder.samples >= seen + 2)
@@ -177,7 +179,7 @@ def test_lost_gpu_is_reported_and_the_others_are_recorded(tmp_path, host, smi):
 
 
 def test_failure_of_both_queries_is_reported_once(tmp_path, host, smi):
-    host.state(state="gpu_lost", lost=[1])
+    host.state(devices={"1": LOST})
     _, summary = record(tmp_path, smi)
     assert len(summary["errors"]) == 1
     assert "times)" in summary["errors"][0]
