@@ -12,6 +12,7 @@ import contextlib
 import functools
 import gc
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become, controller_run, interpreter, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
@@ -45,6 +47,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
     RoleVariables,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, packages
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.plan_screen import Style
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
@@ -95,6 +98,16 @@ def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[
     if not no_hosts.are_own(playbooks):
         return []
     return sorted(set(tags) - {*known, *SPECIAL_TAGS})
+
+
+def _next(host: str) -> str:
+    """Return the command that applies the plan of plan.yml; empty where the run itself does, or a user's play."""
+    called = [Path(path) for path in context.CLIARGS.get("args") or () if Path(path).name == "plan.yml"]
+    if not called or not no_hosts.are_own(context.CLIARGS["args"]):
+        return ""
+    inventories = " ".join(f"-i {shlex.quote(str(path))}" for path in context.CLIARGS.get("inventory") or ())
+    applies = shlex.quote(str(called[0].with_name("gpu_host.yml")))
+    return f"ansible-playbook {applies} {inventories} --limit {shlex.quote(host)}"
 
 
 def _indexes(urls: dict[str, Any]) -> dict[str, str]:
@@ -284,7 +297,9 @@ class ActionModule(VariablesAction):
             self.refuse(variables_.other_than_planned(chosen, decision.plan.components))
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
-        terminal.show("\n".join([*written, decision.text(variables["inventory_hostname"])]))
+        host = variables["inventory_hostname"]
+        style = Style(terminal.width(), why=Display().verbosity > 0, option="-v")
+        terminal.show("\n".join([*written, decision.text(host, style, _next(host))]))
         overrides = {name: value for name, value in planned.items() if name in own}
         decided_of = {"decided": decision.facts, "state": decision.state, "role_variables": overrides}
         return {**result, **decided_of, "changed": False}

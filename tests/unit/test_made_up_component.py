@@ -134,8 +134,8 @@ def test_it_is_in_plan_diff_drift_and_role_inputs(project: Path, tmp_path: Path)
     assert "telemetry: install 2.0.0" in facts["gpu_stack_drift"]["telemetry"]
     assert "telemetry: install 2.0.0" in facts["gpu_stack_drift"]["packages"]
     assert "gpu-telemetry" in facts["gpu_stack_parts"]["packages"]["watch"]["packages"]
-    (row,) = [line.split() for line in found["text"].splitlines() if line.startswith("telemetry ")]
-    assert row[1:4] == ["-", "2.0.0", "install"]
+    (row,) = [line.split() for line in found["text"].splitlines() if " telemetry " in line]
+    assert row[:3] == ["+", "telemetry", "2.0.0"]
     assert found["inputs"]["telemetry_packages"] == ("{{ gpu_stack_plan.components.telemetry.packages | default([]) }}")
     assert found["inputs"]["__gpu_stack_component_roles"]["telemetry"] == {"packages": "{{ telemetry_packages }}"}
     assert "telemetry_reinstall" in found["transitions"]

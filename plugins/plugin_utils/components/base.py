@@ -107,8 +107,8 @@ class Part(OfComponent, abc.ABC, Generic[Planned]):
         return ", ".join(change.removed)
 
     @abc.abstractmethod
-    def origin(self, planned: Planned) -> str:
-        """Return where a planned component is from, for a table."""
+    def details(self, planned: Planned) -> str:
+        """Return what a plan says of a component beside its version; empty where there is nothing else to say."""
 
     @abc.abstractmethod
     def entries(self, catalog: Catalog) -> Mapping[str, Any]:
@@ -140,9 +140,9 @@ class PackagedPart(Part[PlannedPackages]):
     side_by_side: ClassVar[bool] = False
     managed: ClassVar[Mapping[str, Any]] = {}
 
-    def origin(self, planned: PlannedPackages) -> str:
-        """Return the archive: NVIDIA's repository, where a plan names no other."""
-        return "nvidia"
+    def details(self, planned: PlannedPackages) -> str:
+        """Return nothing: the packages are those of NVIDIA's repository."""
+        return ""
 
     def directory(self, planned: PlannedPackages) -> str:
         """Return the directory that most of the component is in."""

@@ -528,9 +528,9 @@ class Cuda(PackagedPart[CudaComponent]):
         """Return the number of packages: a toolkit has dozens."""
         return f"{len(change.removed)} packages of {removal.why}"
 
-    def origin(self, planned: CudaComponent) -> str:
-        """Return the archive."""
-        return planned.source
+    def details(self, planned: CudaComponent) -> str:
+        """Return where /usr/local/cuda leads, or the archive."""
+        return f"/usr/local/cuda -> {planned.version}" if planned.source == "nvidia" else "from the distribution"
 
     def entries(self, catalog: Catalog) -> Mapping[str, Toolkit]:
         """Return the toolkits by series."""

@@ -317,9 +317,9 @@ class Fabric(PackagedPart[FabricComponent]):
     in_summary = False
     is_common = False
 
-    def origin(self, planned: FabricComponent) -> str:
-        """Return the archive."""
-        return planned.source
+    def details(self, planned: FabricComponent) -> str:
+        """Return the archive, unless that is NVIDIA's."""
+        return "" if planned.source == "nvidia" else "from the distribution"
 
     def removal(self, plan: Plan, probe: Probe, catalog: Catalog) -> Removal:
         """Return the packages for another driver: their names, or metapackages, have its branch."""

@@ -62,7 +62,7 @@ def _candidates(context: ResolveContext, facts: Facts) -> list[Candidate]:
         why = (
             context.unmanaged("pytorch")
             if request["pytorch"] == "none"
-            else "only where gpu_stack_tensorflow=auto finds no release that works"
+            else "gpu_stack_pytorch=auto installs it, too; else only where no TensorFlow release works"
         )
         if (build := request["pytorch_cuda"]) != "auto":
             unused = f"gpu_stack_pytorch_cuda={build} has no effect without PyTorch"
@@ -299,7 +299,7 @@ class Pytorch(EnvironmentPart[PytorchComponent]):
     build_variables = ("pytorch_env_build_packages",)
     findings = (TRITON_BUILD_MISSING,)
 
-    def origin(self, planned: PytorchComponent) -> str:
+    def details(self, planned: PytorchComponent) -> str:
         """Return the Python, and the CUDA release of the build."""
         return f"Python {planned.python}, CUDA {planned.cuda}"
 

@@ -481,7 +481,7 @@ class Tensorflow(EnvironmentPart[TensorflowComponent]):
     training_file = TENSORFLOW.training_file
     path = TENSORFLOW.path
 
-    def origin(self, planned: TensorflowComponent) -> str:
+    def details(self, planned: TensorflowComponent) -> str:
         """Return the Python, and where the CUDA libraries are from."""
         return f"Python {planned.python}, CUDA of the {planned.cuda_libraries}"
 

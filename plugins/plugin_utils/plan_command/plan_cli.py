@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import TextIO
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions, user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_runs
@@ -32,8 +35,16 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_op
     parser,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_gpus import find_gpus, find_switches
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_table import plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.outlook import outlook
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.plan_screen import (
+    HostView,
+    Style,
+    plan_screen,
+)
 
 _PROBE_EXPECTED = "expected a host's probe.json, as in reports/RUN/HOST/probe.json, or what script/capture wrote there"
 
@@ -179,6 +190,25 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
     )
 
 
+_RUN = "ansible-playbook playbooks/gpu_host.yml -i inventories/lab"
+
+
+def _screen(arguments: argparse.Namespace, plan: Plan, out: TextIO) -> str:
+    """Return the plan for people: of a probed host with the diff and the preflight that it would get."""
+    is_terminal = out.isatty()
+    columns = max(shutil.get_terminal_size((80, 24)).columns, 60) if is_terminal else 80
+    style = Style(columns, is_terminal and "NO_COLOR" not in os.environ, arguments.why)
+    if not arguments.probe:
+        return plan_screen(plan, style=style, then=f"{_RUN}, with the host in inventories/lab/hosts.yml")
+    probe = _probe(arguments.probe)
+    diff = plan_diff(plan, probe)
+    findings = (checks.without_change if adoption.is_asked(plan.request) else checks.preflight)(
+        plan, probe, diff, Options()
+    )
+    view = HostView(diff, outlook(plan, diff, probe), warnings=findings.warnings, refused=findings.problems)
+    return plan_screen(plan, view, style=style, then=f"{_RUN} --limit HOST")
+
+
 def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> int:
     """Run the command and return its exit status."""
     try:
@@ -199,6 +229,6 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
     except CatalogError as error:
         print(f"script/plan: {error}", file=err)
         return 2
-    text = json.dumps(plan.to_json(), indent=2) if arguments.json else plan_table(plan, colour=out.isatty())
+    text = json.dumps(plan.to_json(), indent=2) if arguments.json else _screen(arguments, plan, out)
     print(text, file=out)
     return 0 if plan.ok else 1

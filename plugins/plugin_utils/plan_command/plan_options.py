@@ -73,6 +73,7 @@ def parser() -> command_line.Parser:
         "what its packages depend on",
     )
     result.add_argument("--versions", metavar="FILE", help="plan exactly the versions of such a file")
+    result.add_argument("--why", action="store_true", help="print the reasons for all versions, and lists whole")
     result.add_argument("--json", action="store_true", help="print the plan as JSON")
     result.add_argument(
         "--matrix",

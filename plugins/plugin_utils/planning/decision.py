@@ -41,9 +41,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
     RoleVariables,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_table import plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options, Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.outlook import Outlook, outlook
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.plan_screen import (
+    HostView,
+    Style,
+    plan_screen,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 
 PERSISTENCE = "nvidia_driver_persistence"
@@ -59,14 +64,19 @@ class Decision:
     facts: dict[str, Any]
     damage: drift.Damage
     state: str
+    outlook: Outlook
 
-    def text(self, host: str) -> str:
-        """Return the plan beside what is installed, and what prevents it, for a terminal."""
-        plan = dataclasses.replace(self.plan, warnings=(*self.plan.warnings, *self.preflight.warnings))
-        cells = plan_diff.table_cells(self.diff)
-        lines = plan_diff.diff_lines(self.diff, self.facts["gpu_stack_drift"])
-        lines += self.damage.lines(is_shown=self.plan.ok and not self.diff.changes)
-        return f"{host}, {plan_table(plan, changes=cells, lines=lines, refused=self.preflight.problems)}\n"
+    def text(self, host: str, style: Style | None = None, then: str = "") -> str:
+        """Return the plan beside what is installed, and what prevents it, for a terminal; then: the next command."""
+        view = HostView(
+            self.diff,
+            self.outlook,
+            [f"{part}: {'; '.join(texts)}" for part, texts in self.facts["gpu_stack_drift"].items()],
+            self.damage.lines(is_shown=self.plan.ok and not self.diff.changes),
+            self.preflight.warnings,
+            self.preflight.problems,
+        )
+        return plan_screen(self.plan, view, host, style, then) + "\n"
 
 
 def decide(
@@ -144,7 +154,8 @@ def decide(
         drift=facts["gpu_stack_drift"],
         is_pending=probe.pending is not None and not is_adopted,
     )
-    return Decision(plan, diff, findings, facts, damage, state)
+    expected = outlook(plan, diff, probe, args["own_kernel"], extra)
+    return Decision(plan, diff, findings, facts, damage, state, expected)
 
 
 def _repairs(probe: Probe) -> dict[str, Any]:

@@ -223,6 +223,23 @@ def check_disk(
             )
 
 
+def totals(components: Components, diff: PlanDiff, probe: Probe, extra: Mapping[str, ExtraPackages]) -> tuple[int, int]:
+    """Return how much a plan downloads and how much of that stays on the host, in MiB; 0 where sizes are not known.
+
+    What wheels unpack to is known; what they are themselves is estimated from that.
+    """
+    changing = [part.name for part in PACKAGED if part.planned(components) and diff.of(part.name).action != KEEP]
+    if changing and not probe.package_sizes:
+        return 0, 0
+    packages = [_package_sizes(name, components, diff, probe) for name in changing]
+    frameworks = [part for part in FRAMEWORKS if _is_built(part.name, diff, probe, extra)]
+    planned = [(part.name, part.planned(components)) for part in frameworks]
+    environments = [load_sizes().environment_mib(name, found.version) for name, found in planned if found]
+    wheels = sum(environments) / load_sizes().wheel_expansion
+    download, installed = (sum(sizes) for sizes in zip(*packages, strict=True)) if packages else (0, 0)
+    return download + round(wheels), installed + sum(environments)
+
+
 def _warn_of_unknown_sizes(
     components: Components, diff: PlanDiff, probe: Probe, findings: Findings, extra: Mapping[str, ExtraPackages]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
@@ -83,34 +83,3 @@ def _component(part: Part[Any], plan: Plan, probe: Probe, removal: Removal, cata
         row = ComponentChange(part.name, installed, None, UNDECIDED if is_undecided else KEEP, note)
         return part.unplanned(row, plan)
     return part.change(ComponentChange(part.name, installed, planned.full_version), plan, probe, removal)
-
-
-# In a terminal --------------------------------------------------------------------------------------------------
-
-
-def table_cells(diff: PlanDiff) -> dict[str, tuple[str, str, str]]:
-    """Return the cells BEFORE, AFTER and ACTION of each component that is installed or planned."""
-    return {
-        row.component: (row.installed or "-", row.after, row.action + (f" ({row.note})" if row.note else ""))
-        for row in diff.components
-        if row.installed or row.planned
-    }
-
-
-def diff_lines(diff: PlanDiff, drift: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    """Return what the table of components does not say: what is removed, what changes for others, and what is damaged.
-
-    drift: the reasons to apply each part, as drift.drift() returns them; left out where a version changes.
-    """
-    lines = [f"First: {sentence}" for sentence in diff.leftovers.does]
-    for part in PARTS:
-        row = diff.of(part.name)
-        lines += [f"Removed: {part.removed(row, diff.removals[part.name])}"] if row.removed else []
-    lines += [f"For other users of this host: {sentence}" for sentence in diff.others]
-    if diff.changes:
-        adopted = f"Used as it is: {diff.adopted_source}, which defines NVIDIA's repository with NVIDIA's key"
-        return [*lines, adopted] if diff.adopted_source else lines
-    if not drift:
-        return [*lines, "The host matches the plan."]
-    reasons = (f"  {part}: {'; '.join(texts)}" for part, texts in drift.items())
-    return [*lines, "The installed versions are those of the plan. Parts to apply, and why:", *reasons]

@@ -8,6 +8,7 @@ error, and would then wait for results for ever.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, TextIO, cast
@@ -57,6 +58,11 @@ if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # not those o
 def belongs_on_stderr(stdout_callback: str) -> bool:
     """Return whether text for people must not be mixed with the output of the callback with this name."""
     return stdout_callback.rsplit(".", 1)[-1] not in HUMAN_CALLBACKS
+
+
+def width() -> int:
+    """Return the columns of the terminal, 80 where the output goes elsewhere."""
+    return max(shutil.get_terminal_size((80, 24)).columns, 60) if sys.stdout.isatty() else 80
 
 
 def show(text: str) -> None:

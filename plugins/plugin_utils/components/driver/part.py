@@ -50,10 +50,11 @@ class Driver(PackagedPart[DriverComponent]):
         """Return the headers, compilers and tools that are not installed."""
         return tuple(name for name in planned.build_packages if name not in probe.kernel.installed_packages)
 
-    def origin(self, planned: DriverComponent) -> str:
-        """Return the archive and the kernel modules."""
-        built = "prebuilt " if planned.module_source == "prebuilt" else ""
-        return f"{planned.source}, {built}{planned.kernel_modules} modules"
+    def details(self, planned: DriverComponent) -> str:
+        """Return the kernel modules and where they are from, the profile, and the archive, unless that is NVIDIA's."""
+        built = "prebuilt" if planned.module_source == "prebuilt" else "by DKMS"
+        archive = "" if planned.source == "nvidia" else ", from the distribution"
+        return f"{planned.kernel_modules} modules {built}, {planned.profile}{archive}"
 
     def entries(self, catalog: Catalog) -> Mapping[str, Branch]:
         """Return the branches by number."""

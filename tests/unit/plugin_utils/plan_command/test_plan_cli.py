@@ -63,7 +63,7 @@ def test_the_documented_command():
 def test_no_headers_are_planned_of_a_python_that_the_archive_does_not_have(monkeypatch, distro, is_named):
     """Ubuntu 22.04 has Python 3.12 of deadsnakes alone, and its archive no python3.12-dev."""
     monkeypatch.setattr(plan_cli, "CATALOG_FOLDER", CATALOG_FOLDER)
-    asked = ("--gpu", "H100", "--python", "3.12", "--request", "pytorch=auto")
+    asked = ("--gpu", "H100", "--python", "3.12", "--request", "pytorch=auto", "--why")
     status, out, err = run("--distro", distro, *asked)
     assert (status, err, "gcc" in out, "python3.12-dev" in out) == (0, "", True, is_named)
 
@@ -185,7 +185,7 @@ def test_a_probe_and_a_described_host_are_bad_usage(probe_file, option, value):
 
 def test_every_option_that_describes_a_host_is_listed():
     """An option is either one of HOST_OPTIONS or known here not to describe a host, so that no new one is forgotten."""
-    others = {"help", "version", "request", "probe", "json", "matrix", "versions", "save_versions"}
+    others = {"help", "version", "request", "probe", "why", "json", "matrix", "versions", "save_versions"}
     assert {action.dest for action in parser()._actions} == {*HOST_OPTIONS, *others}
 
 
@@ -311,8 +311,8 @@ def test_a_state_that_secure_boot_does_not_have():
 def test_the_version_shown_is_the_exact_one_where_it_is_known(distribution, request_, planned, shown):
     host = ["--distro", distribution, "--gpu", "H200", "--request", request_]
     _status, text, _err = run(*host)
-    line = next(line for line in text.splitlines() if line.startswith("NVIDIA driver"))
-    assert line.split()[2] == shown
+    line = next(line for line in text.splitlines() if "NVIDIA driver" in line)
+    assert line.split()[3] == shown
     made = json.loads(run(*host, "--json")[1])
     assert made["components"]["driver"]["version"] == planned
     assert next(r["choice"] for r in made["reasons"] if r["component"] == "driver") == shown
