@@ -65,7 +65,12 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
     made, adopted, warnings = once(asked, host), dict[str, Any](), list[PlanWarning]()
     for choice in CHOICES if not problems and made.ok else ():
         name = choice.name
-        if name == _DRIVER or name not in there or request[name] == "none":
+        if name == _DRIVER or request[name] == "none":
+            continue
+        if kept and (unfit := BY_NAME[name].unadoptable(there.get(name), kept, host, catalog)):
+            problems.append(unfit)
+            continue
+        if name not in there:
             continue
         if beside := [other for other in choice.after if other in _NEEDED and other not in adopted]:
             labels = " and ".join(BY_NAME[other].label for other in beside)

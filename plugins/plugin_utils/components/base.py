@@ -38,8 +38,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     OfComponent,
     PackagedComponent,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Candidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
@@ -121,6 +122,10 @@ class Part(OfComponent, abc.ABC, Generic[Planned]):
     def missing_to_compile(self, planned: Planned, probe: Probe) -> tuple[str, ...]:
         """Return the packages that it compiles with and that this host lacks."""
         return ()
+
+    def unadoptable(self, installed: str | None, driver: KeptDriver, host: Host, catalog: Catalog) -> Problem | None:
+        """Return why what a host has of the component, or that it has none, cannot be adopted with its driver."""
+        return None
 
     def check(self, planned: Planned, plan: Plan, probe: Probe, findings: Findings) -> None:
         """Check the host for what the component alone needs."""

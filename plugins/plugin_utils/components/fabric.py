@@ -24,7 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.dr
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PackagedComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
     Candidate,
@@ -305,6 +305,14 @@ FABRIC_GPU_PASSED_THROUGH = FindingSpec(
 )
 
 
+def _managers_name(catalog: Catalog, driver: KeptDriver, host: Host) -> str:
+    """Return the package of Fabric Manager for a driver: in the archive of that, or else in NVIDIA's repository."""
+    file, branch = FabricFile.of(catalog), next((b for b in catalog.driver.branches if b.branch == driver.branch), None)
+    archive = catalog.distros[host.distribution].family if driver.source == "distro" else "nvidia"
+    rule = branch and (_rule(file, archive, branch) or _rule(file, "nvidia", branch))
+    return rule.manager.format(branch=driver.branch) if rule else "Fabric Manager"
+
+
 class Fabric(PackagedPart[FabricComponent]):
     """Fabric Manager, from the archive of the driver."""
 
@@ -331,6 +339,22 @@ class Fabric(PackagedPart[FabricComponent]):
         removed = tuple(sorted(n for n in native(probe) if re.fullmatch(pattern, n) and n not in kept))
         why = "replaces that of another driver"
         return Removal(why, removed, tuple(re.escape(name) for name in removed)) if removed else Removal()
+
+    def unadoptable(self, installed: str | None, driver: KeptDriver, host: Host, catalog: Catalog) -> Problem | None:
+        """Return that a host with NVSwitches has no Fabric Manager of exactly the driver's version."""
+        what = switches(host)
+        if not what or installed == driver.version:
+            return None
+        found = f"Fabric Manager {installed} is installed" if installed else "no Fabric Manager is installed"
+        text = f"{what}: CUDA fails (error 802) without Fabric Manager in exactly the driver's version {driver.version}"
+        install = f"install {_managers_name(catalog, driver, host)} in that version"
+        return Problem(
+            "fabric-manager-missing",
+            f"{text}; {found}",
+            f"{install} and type `sudo systemctl enable --now {FabricFile.of(catalog).services[0]}`; or run "
+            "playbooks/gpu_host.yml without gpu_stack_adopt, which installs it; or, if it runs without a package, set "
+            "gpu_stack_fabric=none and waive the check driver.fabric_manager (gpu_stack_waivers)",
+        )
 
     def check(self, planned: FabricComponent, plan: Plan, probe: Probe, findings: Findings) -> None:
         """Check that no GPU of the board is given to a virtual machine."""

@@ -208,3 +208,42 @@ def test_no_toolkit_is_removed_however_many_are_to_stay(tmp_path: Path) -> None:
     there.add({"cuda-toolkit-12-8": "12.8.1-1", "cuda-nvcc-12-8": "12.8.93-1"})
     plan = there.plan(adopt="true", keep_cuda="1")
     assert not plan_diff.plan_diff(plan, there.probe()).changes
+
+
+def nvswitch(there: Root) -> None:
+    """Add an NVSwitch of HGX H100."""
+    for file, text in {"vendor": "0x10de", "device": "0x22a3", "class": "0x068000"}.items():
+        put(there.root, f"/sys/bus/pci/devices/0000:c0:00.0/{file}", f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "installed"),
+    [
+        ("nvidia-guide", {}),
+        ("nvidia-guide", {"nvidia-fabricmanager": "580.95.05-1ubuntu1", "libnvidia-nscq": "580.95.05-1ubuntu1"}),
+        ("ubuntu-drivers-gpgpu", {}),
+        ("aws-base-image", {}),
+    ],
+    ids=["none", "of another version", "none beside Ubuntu's", "none beside a .run driver"],
+)
+def test_nvswitches_without_their_fabric_manager_are_a_problem(
+    name: str, installed: dict[str, str], tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    there = host(name, tmp_path)
+    nvswitch(there)
+    there.add(installed)
+    plan = there.plan(adopt="true")
+    assert [problem.code for problem in plan.problems] == ["fabric-manager-missing"]
+    assert plan.problems == snapshot
+    assert not any(plan.components.values())
+    left_out = there.plan(adopt="true", fabric="none")
+    assert adopted(left_out) == ADOPTED[name]
+
+
+def test_nvswitches_with_their_fabric_manager_are_adopted(tmp_path: Path) -> None:
+    there = host("nvidia-guide", tmp_path)
+    nvswitch(there)
+    there.add({"nvidia-fabricmanager": "580.126.16-1ubuntu1"})
+    plan = there.plan(adopt="true")
+    assert adopted(plan) == {**ADOPTED["nvidia-guide"], "fabric": "580.126.16"}
+    assert not plan_diff.plan_diff(plan, there.probe()).changes
