@@ -28,8 +28,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios i
 
 CODE = "cannot-adopt"
 PROBLEMS = {
-    "cannot-adopt": "`gpu_stack_adopt`, and there is no driver to adopt, or a variable asks for another version than "
-    "the installed one",
+    "cannot-adopt": "`gpu_stack_adopt`, and there is no driver to adopt (what is there besides is adopted with "
+    "`gpu_stack_driver=none`), or a variable asks for another version than the installed one",
 }
 WARNINGS = {
     "not-adopted": "`gpu_stack_adopt`, and a component stays out of what is adopted: only a part of it is installed, "
@@ -115,8 +115,7 @@ def _contradictions(request: Request, known: Mapping[str, Sequence[str]], kept: 
         return [Problem(CODE, text, "remove one of the two")]
     found = []
     if kept is None and request[_DRIVER] != "none":
-        text = "no NVIDIA driver is installed on this host: there is nothing to adopt"
-        found.append(Problem(CODE, text, "run this without gpu_stack_adopt, which installs what is planned"))
+        found.append(_without_driver(known))
     for choice in CHOICES:
         wanted, there = request[choice.name], known.get(choice.name, ())
         if wanted in (*keeping.FREE, "latest", "none") or any(versions.has_prefix(v, wanted) for v in there):
@@ -126,6 +125,17 @@ def _contradictions(request: Request, known: Mapping[str, Sequence[str]], kept: 
         remedy = f"remove {PREFIX}{choice.name}, to take what is there; or {change}"
         found.append(Problem(CODE, text, remedy))
     return found
+
+
+def _without_driver(known: Mapping[str, Sequence[str]]) -> Problem:
+    """Return the problem of a host without a driver, which can have something else to adopt."""
+    text, other = "no NVIDIA driver is installed on this host", "run this without gpu_stack_adopt, which installs"
+    found = {name: each[0] for name, each in known.items() if name != _DRIVER}
+    there = " and ".join(f"{BY_NAME[name].label} {version}" for name, version in found.items())
+    if not there:
+        return Problem(CODE, f"{text}: there is nothing to adopt", f"{other} what is planned")
+    alone = f"set {PREFIX}{_DRIVER}=none, to adopt {there} alone"
+    return Problem(CODE, f"{text}, and gpu_stack_adopt expects one beside {there}", f"{alone}; or {other} a driver")
 
 
 def _with(catalog: Catalog, request: Request, probe: Probe, host: Host, name: str, once: Attempt) -> tuple[Plan, Any]:

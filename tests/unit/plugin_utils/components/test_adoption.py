@@ -247,3 +247,14 @@ def test_nvswitches_with_their_fabric_manager_are_adopted(tmp_path: Path) -> Non
     plan = there.plan(adopt="true")
     assert adopted(plan) == {**ADOPTED["nvidia-guide"], "fabric": "580.126.16"}
     assert not plan_diff.plan_diff(plan, there.probe()).changes
+
+
+def test_a_toolkit_without_a_driver_is_adopted_where_that_is_asked_for(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    there = Root(tmp_path, "ubuntu-24.04")
+    there.add({"bash": "5.2", "cuda-toolkit-13-0": "13.0.2-1"})
+    plan = there.plan(adopt="true")
+    assert [problem.code for problem in plan.problems] == ["cannot-adopt"]
+    assert plan.problems == snapshot
+    assert adopted(there.plan(adopt="true", driver="none")) == {"cuda": "13.0.2"}
