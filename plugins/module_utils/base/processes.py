@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Find the process that holds a lock, and what it runs. Runs on the managed host, never waits."""
+"""Find the process that holds a lock, what it runs, and what else runs. Runs on the managed host, never waits."""
 
 from __future__ import annotations
 
@@ -64,3 +64,11 @@ def command_line(root: str, pid: int) -> str | None:
     """Return a process's command line, at most 120 characters; None for a process that has ended."""
     text = files.read_text(root, "/proc/%d/cmdline" % pid) or files.read_text(root, "/proc/%d/comm" % pid)
     return " ".join((text or "").replace("\0", " ").split())[:120] or None
+
+
+def names(root: str) -> set[str] | None:
+    """Return the names of all processes, cut by the kernel at 15 characters; None where those of others are hidden."""
+    if files.read_text(root, "/proc/1/comm") is None:  # /proc has the option hidepid
+        return None
+    found = (files.read_text(root, "/proc/%s/comm" % pid) for pid in files.names(root, "/proc") if pid.isdigit())
+    return {name.strip() for name in found if name}

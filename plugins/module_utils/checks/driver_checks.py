@@ -9,7 +9,7 @@ import os
 import re
 from typing import Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, debian_version, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, debian_version, files, processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -27,7 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, pci, secure_boot, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver, Fabric
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     installed_driver,
     kernel_modules,
@@ -119,6 +119,17 @@ FABRIC_MANAGER = CheckSpec(
     remedy="Install nvidia-fabricmanager in exactly the driver's version and run "
     "`systemctl enable --now nvidia-fabricmanager`; /var/log/fabricmanager.log shows why it stops.",
 )
+NVLSM = CheckSpec(
+    "driver.nvlsm",
+    measures="the process of the NVLink subnet manager, `/opt/nvidia/nvlsm/sbin/nvlsm`, by which Fabric Manager "
+    "reaches the NVSwitches of NVLink 5 (HGX B200 and B300); its start script starts it",
+    expected="it runs while Fabric Manager is active",
+    skipped="the plan has none, since the NVSwitches are on the PCI bus or there are none; Fabric Manager is not "
+    "active, see driver.fabric_manager; or the driver must not be loaded",
+    remedy="Run `systemctl restart nvidia-fabricmanager`, whose start script starts it; `journalctl -u "
+    "nvidia-fabricmanager` and /var/log/nvlsm.log show why it ends. Another service that starts a subnet manager must "
+    "be disabled: only one of them can run.",
+)
 SECURITY_FLOOR = CheckSpec(
     "driver.security_floor",
     measures="the driver version that `nvidia-smi` reports",
@@ -134,6 +145,7 @@ CHECKS = (
     NOUVEAU_ABSENT,
     PCI_BINDING,
     FABRIC_MANAGER,
+    NVLSM,
     SECURITY_FLOOR,
 )
 
@@ -174,6 +186,7 @@ def run(context: Context) -> list[Check]:
         _nouveau_absent(context, gpus),
         _pci_binding(context, gpus),
         _fabric_manager(context, driver, switches),
+        _subnet_manager(context),
         _security_floor(context, driver),
     ]
     return [_of_others(each, driver) for each in checks] if driver.stays else checks
@@ -494,9 +507,39 @@ def _fabric_manager(context: Context, driver: Driver, switches: Sequence[NvSwitc
     version = ", ".join(_smi_versions(context)) or driver.version
     listed = ", ".join("%s %s" % pair for pair in sorted(installed.items())) or "not installed"
     right = bool(installed) and all(is_version(v, version) for v in installed.values())
-    answer = command.ask(context.run, ["systemctl", "is-active", FABRIC_MANAGER_UNIT], 30)
-    state = answer.output.strip()
-    if right and (state not in _STATES or (state == "active" and answer.exit_code != 0)):
-        return FABRIC_MANAGER.unknown("systemctl is-active %s: %s" % (FABRIC_MANAGER_UNIT, answer.ending()), listed)
+    state, unclear = _fabric_manager_state(context)
+    if right and unclear:
+        return FABRIC_MANAGER.unknown(unclear, listed)
     found = "%s; service %s; %d NVSwitches" % (listed, state or "unknown", len(switches))
     return FABRIC_MANAGER.compare(right and state == "active", found, "Fabric Manager %s, active" % version)
+
+
+def _fabric_manager_state(context: Context) -> tuple[str, str]:
+    """Return the state of Fabric Manager's service, and why that is not clear, which is empty where it is."""
+    answer = command.ask(context.run, ["systemctl", "is-active", FABRIC_MANAGER_UNIT], 30)
+    state = answer.output.strip()
+    is_clear = state in _STATES and (state != "active" or answer.exit_code == 0)
+    return state, "" if is_clear else "systemctl is-active %s: %s" % (FABRIC_MANAGER_UNIT, answer.ending())
+
+
+def _subnet_manager(context: Context) -> Check:
+    """Check that the subnet manager runs, which the kernel names by its file (`pgrep -x` finds it in public checks)."""
+    fabric = context.plan.component(Fabric)
+    program = fabric.subnet_manager if fabric else ""
+    if not program:
+        return NVLSM.skip("the plan has no subnet manager: NVLink 5 alone needs one")
+    if context.driver_state == "not_loaded":
+        return NVLSM.skip("the driver is not loaded, as requested, and Fabric Manager needs it")
+    state, unclear = _fabric_manager_state(context)
+    if unclear:
+        return NVLSM.unknown(unclear)
+    if state != "active":
+        return NVLSM.skip("Fabric Manager, which starts it, is %s: see driver.fabric_manager" % state)
+    running = processes.names(context.root)
+    if running is None:
+        return NVLSM.unknown("the processes of others cannot be listed: /proc/1/comm is missing")
+    if os.path.basename(program) in running:
+        return NVLSM.compare(True, "%s runs" % program)
+    there = os.path.exists(files.under(context.root, program))
+    found = "Fabric Manager is active, and %s %s" % (program, "does not run" if there else "is not installed")
+    return NVLSM.compare(False, found, remedy=None if there else REAPPLY)

@@ -61,6 +61,15 @@ class Cuda(Packaged):
 
 
 @dataclasses.dataclass(frozen=True)
+class Fabric(Packaged):
+    """The planned Fabric Manager; subnet_manager: the program that must run beside it, empty where none must."""
+
+    version: str
+    packages: Tuple[Package, ...] = ()
+    subnet_manager: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Library(Packaged):
     """A planned component of which checks read no more than that."""
 
@@ -93,6 +102,7 @@ C = TypeVar("C", bound=Component)
 # Those with a record of their own, by name; every other one is a Library.
 KINDS: Mapping[str, Type[Component]] = {
     "driver": Driver,
+    "fabric": Fabric,
     "cuda": Cuda,
     "tensorflow": Tensorflow,
     "pytorch": Pytorch,

@@ -68,6 +68,7 @@ class Nvlink5:
     packages: tuple[str, ...]
     distribution: tuple[str, ...]
     modules: tuple[str, ...]
+    subnet_manager: str
     source: str
 
 
@@ -84,7 +85,11 @@ class FabricFile(ComponentFile):
 
 @dataclasses.dataclass(frozen=True)
 class FabricComponent(PackagedComponent):
-    """The Fabric Manager to install. services: to enable and start; modules: of the kernel, that they need."""
+    """The Fabric Manager to install.
+
+    services: to enable and start; modules: of the kernel, that they need; subnet_manager: the program that must run
+    beside it, empty where none must.
+    """
 
     name: ClassVar[str] = "fabric"
     label: ClassVar[str] = "Fabric Manager"
@@ -93,6 +98,7 @@ class FabricComponent(PackagedComponent):
     packages: tuple[Package, ...]
     services: tuple[str, ...]
     modules: tuple[str, ...] = ()
+    subnet_manager: str = ""
 
 
 # Candidates -----------------------------------------------------------------------------------------------------------
@@ -206,8 +212,8 @@ def _candidate(
     stack: str = "",
 ) -> Candidate:
     of_distribution = tuple(map(Package, file.nvlink5.distribution)) if is_nvlink5 else ()
-    modules = file.nvlink5.modules if is_nvlink5 else ()
-    component = FabricComponent(version, source, (*packages, *of_distribution), file.services, modules)
+    needed = (file.nvlink5.modules, file.nvlink5.subnet_manager) if is_nvlink5 else ()
+    component = FabricComponent(version, source, (*packages, *of_distribution), file.services, *needed)
     facts = {"fabric.version": version, "fabric.source": source, "fabric.stack": stack}
     return Candidate("install", facts, component, problems)
 

@@ -414,7 +414,10 @@ def gpu_for_a_virtual_machine(host: Host) -> None:
     host.bind(at.ADDRESSES[1], "vfio-pci")
 
 
-@fault("Fabric Manager is stopped", "driver.fabric_manager")
+WITHOUT_FABRIC_MANAGER = "Fabric Manager starts the subnet manager"
+
+
+@fault("Fabric Manager is stopped", "driver.fabric_manager", follows=skips("driver.nvlsm"), why=WITHOUT_FABRIC_MANAGER)
 def fabric_manager_stopped(host: Host) -> None:
     host.program(at.SYSTEMCTL, 'case "$*" in *is-active*) echo inactive; exit 3 ;; *) echo enabled ;; esac\n')
 
@@ -435,7 +438,7 @@ NOT_NEEDED = "No NVSwitch is on the PCI bus, and no GPU reports a fabric"
 
 
 @fault("Fabric Manager is installed where it has nothing to manage, and ends", "driver.fabric_manager",
-       follows=skips("gpu.fabric"), why=NOT_NEEDED, outcome=model.SKIP)  # fmt: skip
+       follows=skips("gpu.fabric", "driver.nvlsm"), why=NOT_NEEDED, outcome=model.SKIP)  # fmt: skip
 def fabric_manager_for_nothing(host: Host) -> None:
     """As in NVIDIA/gpu-operator issue 610 and leptonai/gpud issue 1206."""
     fabric_manager_stopped(host)
@@ -444,10 +447,22 @@ def fabric_manager_for_nothing(host: Host) -> None:
         smi_set(host, number, fabric__state="N/A", fabric__status="N/A")
 
 
-@fault("Fabric Manager is stopped on a board whose NVSwitches the PCI bus does not show", "driver.fabric_manager")
+@fault("Fabric Manager is stopped on a board whose NVSwitches the PCI bus does not show", "driver.fabric_manager",
+       follows=skips("driver.nvlsm"), why=WITHOUT_FABRIC_MANAGER)  # fmt: skip
 def fabric_manager_stopped_without_visible_switches(host: Host) -> None:
     fabric_manager_stopped(host)
     host.path(f"sys/bus/pci/devices/{at.SWITCH}").rename(host.path("gone"))
+
+
+@fault("The NVLink subnet manager has ended beside Fabric Manager", "driver.nvlsm")
+def subnet_manager_ended(host: Host) -> None:
+    host.remove("proc/3060/comm")
+
+
+@fault("Fabric Manager runs without an NVLink subnet manager", "driver.nvlsm")
+def subnet_manager_missing(host: Host) -> None:
+    subnet_manager_ended(host)
+    host.remove("opt/nvidia/nvlsm/sbin/nvlsm")
 
 
 # GPUs ---------------------------------------------------------------------------------------------------------------
@@ -1474,7 +1489,8 @@ SILENCES = {
     "trusted-keys": Silence(
         "/proc/keys, and the firmware's variables", (at.KERNEL_KEYS, at.OWNER_KEYS), ("driver.module_built",), ways=FILE
     ),
-    "systemctl": Silence("`systemctl`", at.SYSTEMCTL, ("driver.fabric_manager",)),
+    "systemctl": Silence("`systemctl`", at.SYSTEMCTL, ("driver.fabric_manager", "driver.nvlsm")),
+    "processes": Silence("/proc for the processes of others", "proc/1/comm", ("driver.nvlsm",), ways=("missing",)),
     # Nonsense in the log cannot be distinguished from messages of other drivers.
     "kernel-log": Silence(
         "`journalctl` and `dmesg`", (at.JOURNALCTL, at.DMESG), ("gpu.xid_errors",), ways=("missing", "hangs", "dies")

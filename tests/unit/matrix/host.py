@@ -58,6 +58,7 @@ PLAN: dict[str, Any] = {
             "security_floor": DRIVER,
             "packages": [f"{name}={PACKAGES[name]}" for name in ("nvidia-driver-cuda", "nvidia-fabricmanager")],
         },
+        "fabric": {"version": DRIVER, "subnet_manager": "/opt/nvidia/nvlsm/sbin/nvlsm"},
         "cuda": {
             "version": "13.2",
             "home": "/usr/local/cuda-13.2",
@@ -210,6 +211,10 @@ sed -n "s/^$2=//p" "$3"
             SYSTEMCTL, f'case "$*" in *is-active*) cat {self.path("run/units/active")} ;; *) echo enabled ;; esac\n'
         )
         self.write("run/units/active", "active\n")
+        # Fabric Manager's processes on a B300, by `systemctl status`.
+        self.write("opt/nvidia/nvlsm/sbin/nvlsm", "")
+        for number, name in ((1, "systemd"), (3060, "nvlsm"), (3062, "osm_crashd"), (3082, "nv-fabricmanage")):
+            self.write(f"proc/{number}/comm", f"{name}\n")
         self.write("run/systemd/system/README", "")
         self.write(KERNEL_LOG, "2026-11-22T06:00:00+00:00 host kernel: Linux version 6.1.0-56-amd64\n")
         self.program(JOURNALCTL, f"cat {self.path(KERNEL_LOG)}\n")

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, secure_boot
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Fabric
 from syrupy.assertion import SnapshotAssertion
 
 from tests.doubles.simulated_driver import elements
@@ -650,7 +652,8 @@ def failed(found: dict[str, dict[str, Any]]) -> dict[str, str]:
 def test_healthy_host_passes(simulated: SimulatedHost, snapshot: SnapshotAssertion) -> None:
     found = simulated.verify()
     driver = {check_id: check for check_id, check in found.items() if check_id.startswith("driver.")}
-    assert {check_id: check["status"] for check_id, check in driver.items()} == dict.fromkeys(driver, "pass")
+    statuses = {check_id: check["status"] for check_id, check in driver.items()}
+    assert statuses == {**dict.fromkeys(driver, "pass"), "driver.nvlsm": "skip"}
     assert failed(found) == {}
     assert driver["driver.pci_binding"]["found"] == "nvidia on 2 of 2"
     assert driver["driver.fabric_manager"]["found"] == snapshot
@@ -973,3 +976,80 @@ def test_a_failure_of_a_driver_that_stays_is_the_hosts(tmp_path: Path) -> None:
     assert {"driver.nvidia_smi", "driver.module_matches_user_space"} <= failed.keys()
     assert {check.cause for check in failed.values()} == {"host"}
     assert {check.setting for check in failed.values()} == {"driver 580.95.05, which others installed"}
+
+
+# --- the subnet manager of NVLink 5 ---
+
+NVLSM = "/opt/nvidia/nvlsm/sbin/nvlsm"
+ACTIVE = "systemctl is-active nvidia-fabricmanager.service"
+
+
+def nvlink5(simulated: SimulatedHost, **changes: Any) -> Check:
+    """Return the check on a host whose plan has a subnet manager."""
+    context = simulated.context(**changes)
+    components = {**context.plan.components, "fabric": Fabric(DRIVER, subnet_manager=NVLSM)}
+    plan = dataclasses.replace(context.plan, components=components)
+    return by_id(driver_checks.run(dataclasses.replace(context, plan=plan)))["driver.nvlsm"]
+
+
+def runs(simulated: SimulatedHost, *programs: str) -> None:
+    """Let processes run, the first one as number 1; their names are those of the kernel."""
+    for number, program in enumerate(programs, 1):
+        simulated.write(f"proc/{number}/comm", f"{program}\n")
+
+
+def test_subnet_manager_that_runs_passes(simulated: SimulatedHost, snapshot: SnapshotAssertion) -> None:
+    """The processes of the service are those that `systemctl status` showed on a B300."""
+    simulated.write(NVLSM[1:], "")
+    runs(simulated, "systemd", "nvlsm", "osm_crashd", "nv-fabricmanage")
+    check = nvlink5(simulated)
+    assert check.status == "pass"
+    assert (check.found, check.expected) == snapshot
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_fabric_manager_without_its_subnet_manager_fails(
+    simulated: SimulatedHost, is_installed: bool, snapshot: SnapshotAssertion
+) -> None:
+    if is_installed:
+        simulated.write(NVLSM[1:], "")
+    runs(simulated, "systemd", "nvlsm-crashd", "nv-fabricmanage")
+    check = nvlink5(simulated)
+    assert (check.status, check.cause) == ("fail", "stack")
+    assert (check.found, check.expected, check.remedy) == snapshot
+
+
+def test_processes_that_cannot_be_listed_leave_the_subnet_manager_unknown(
+    simulated: SimulatedHost, snapshot: SnapshotAssertion
+) -> None:
+    """As with the option hidepid of /proc for users without root."""
+    runs(simulated)
+    check = nvlink5(simulated)
+    assert check.status == "unknown"
+    assert check.reason == snapshot
+
+
+@pytest.mark.parametrize("way", SILENT)
+def test_without_systemctls_answer_the_subnet_manager_is_unknown(simulated: SimulatedHost, way: str) -> None:
+    runs(simulated, "systemd", "nv-fabricmanage")
+    simulated.answer(ACTIVE, *SILENT[way])
+    assert nvlink5(simulated).status == "unknown"
+
+
+@pytest.mark.parametrize("state", ["inactive", "failed", "activating"])
+def test_without_fabric_manager_nothing_starts_the_subnet_manager(simulated: SimulatedHost, state: str) -> None:
+    runs(simulated, "systemd")
+    simulated.answer(ACTIVE, state + "\n", exit_code=3)
+    check = nvlink5(simulated)
+    assert check.status == "skip"
+    assert check.reason == f"Fabric Manager, which starts it, is {state}: see driver.fabric_manager"
+
+
+def test_driver_that_must_not_be_loaded_needs_no_subnet_manager(simulated: SimulatedHost) -> None:
+    assert nvlink5(simulated, driver_state="not_loaded").status == "skip"
+
+
+def test_other_boards_need_no_subnet_manager(simulated: SimulatedHost, snapshot: SnapshotAssertion) -> None:
+    check = by_id(driver_checks.run(simulated.context()))["driver.nvlsm"]
+    assert check.status == "skip"
+    assert check.reason == snapshot
