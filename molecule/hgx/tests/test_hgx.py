@@ -53,6 +53,12 @@ def test_fabric_manager_is_installed_with_the_driver_held_and_started(root):
     assert state[:8] == ["Completed"] * 8
 
 
+def test_its_service_is_the_process_that_it_left_in_the_background(root):
+    main = root.run_expect([0], f"systemctl show -p MainPID --value {UNIT}").stdout
+    assert root.file("/run/nvidia-fabricmanager/nv-fabricmanager.pid").content_string == main
+    assert "Successfully configured" in root.file("/var/log/fabricmanager.log").content_string
+
+
 def test_it_is_verified_with_the_driver(root):
     verified = json.loads(root.file("/var/lib/gpuhost/verified.json").content_string)
     fabric = verified["plan"]["components"]["fabric"]
