@@ -78,6 +78,8 @@ class Options:
     kernel_tools: List[str] = option([], default=None)
     module_compressors: Dict[str, Any] = option({}, default=None)
     prebuilt_modules: str = option("", default=None)  # a glob of their packages
+    switch_modules: List[str] = option([], default=None)
+    extra_modules: str = option("", default=None)  # a glob of their packages
     pytorch_path: str = option(frameworks.FOLDER + "/pytorch", type="path")
     contents: bool = False
     accept_damage: List[str] = option([])
@@ -114,7 +116,9 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
     repository = _repository(root, options, machine, run, distribution)
     state = files.under(root, options.state_directory)
     journal = attempt("record of changed packages", lambda: store.journal(state)) or {}
-    kernel = attempt("kernel", lambda: _kernel(root, system.running(root), options, run))
+    managers = attempt("NVLink 5 switches", lambda: pci.switch_managers(root)) or ()
+    modules = options.switch_modules if managers else []
+    kernel = attempt("kernel", lambda: _kernel(root, system.running(root), options, modules, run))
     signed = attempt("enforced module signatures", lambda: _signatures_enforced(root, kernel or Kernel()))
     found = Probe(
         uid=os.geteuid(),
@@ -127,7 +131,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
         toolchain=attempt("toolchain", lambda: system.toolchain(root, run)),
         gpus=gpus,
         nvswitches=switches,
-        switch_managers=attempt("NVLink 5 switches", lambda: pci.switch_managers(root)) or (),
+        switch_managers=managers,
         pcie=attempt("PCIe links", lambda: pcie.read(root, [gpu.pci_address for gpu in gpus])),
         display=attempt("display", lambda: display.read(root)),
         driver=driver,
@@ -180,17 +184,20 @@ def _path_conflict(root: str, framework: frameworks.Framework, path: str, attemp
     return attempt(framework.label + "'s path", lambda: installed_stack.path_conflict(root, path))
 
 
-def _kernel(root: str, running: str, options: Options, run: Run) -> Kernel:
-    """Return the kernels, what is known of each, and what apt has to build modules."""
+def _kernel(root: str, running: str, options: Options, modules: list[str], run: Run) -> Kernel:
+    """Return the kernels, what is known of each, and what apt has to build modules, or with those that one lacks."""
     found = system.kernel(root, running)
     packages = kernels.images(root)
     names = sorted({running, *found.installed})
-    found = replace(found, releases={n: kernels.release(root, n, n == running, packages) for n in names})
+    found = replace(found, releases={n: kernels.release(root, n, n == running, packages, modules) for n in names})
     tools = {"": list(options.kernel_tools), **{how: [name] for how, name in options.module_compressors.items()}}
     found = kernels.building(root, found, tools, options.kernel_header_offers, run)
     signed = secure_boot.state(root) != "disabled" or _signatures_enforced(root, found)
     if options.prebuilt_modules and options.kernel_header_offers and signed:
-        found = replace(found, prebuilt=apt_lists.prebuilt_modules(root, options.prebuilt_modules, names, run))
+        found = replace(found, prebuilt=apt_lists.module_packages(root, options.prebuilt_modules, names, run))
+    lacking = [name for name, row in found.releases.items() if row.lacks]
+    if lacking and options.kernel_header_offers:
+        found = replace(found, extra_modules=apt_lists.module_packages(root, options.extra_modules, lacking, run))
     return found
 
 

@@ -81,6 +81,15 @@ options:
   prebuilt_modules:
     description: A glob of the packages with prebuilt modules. Apt's lists are searched where signatures may be needed.
     type: str
+  switch_modules:
+    description:
+      - Kernel modules that NVSwitches of NVLink 5 need; on such hosts, the probe says which a kernel lacks. The action
+        plugin of this name adds the catalog's, and likewise for O(extra_modules).
+    type: list
+    elements: str
+  extra_modules:
+    description: A glob of the packages with more modules of a kernel. Apt's lists are searched where one lacks some.
+    type: str
   contents:
     description:
       - Whether to compare the content of all managed files with the checksums of their packages and wheels, which takes

@@ -28,6 +28,8 @@ class KernelRelease:
     package: the one with its image, None where no package owns it. metas: the installed metapackages of its flavour,
     such as `linux-image-generic`. compiler: its description in the kernel's configuration, gcc: the major of that, None
     where it is not known or another compiler. compression: of its modules (`zst`, `xz`, `gz`).
+    lacks: the modules that the host needs of it and that it has neither built in nor as a file; None where none are
+    needed, or the list of its modules cannot be read.
     """
 
     package: str | None = None
@@ -35,6 +37,7 @@ class KernelRelease:
     compiler: str | None = None
     gcc: int | None = None
     compression: str | None = None
+    lacks: tuple[str, ...] | None = dataclasses.field(default=None, metadata=records.OMITTED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Kernel:
     held_back: the one that the kernel guard keeps from being the next-boot kernel. next_boot_unknown: why that is None.
     initramfs_mib: the size of the largest initramfs in /boot. build_jobs: how many files DKMS compiles at a time.
     prebuilt: the releases for which apt offers NVIDIA's modules prebuilt, by package, exact ones and metapackages;
-    None: not searched, or apt has no lists. menu_entries: the identifiers of kernels in GRUB's menu. grub_defaults: by
+    None: not searched, or apt has no lists. extra_modules: likewise the packages with more modules of the releases that
+    lack some. menu_entries: the identifiers of kernels in GRUB's menu. grub_defaults: by
     file, in the order in which grub-mkconfig reads them (that of their names), what it sets as GRUB_DEFAULT.
     """
 
@@ -69,6 +73,7 @@ class Kernel:
     offers: Mapping[str, KernelOffer] | None = None
     headers_from: Mapping[str, tuple[str, ...]] | None = None
     prebuilt: Mapping[str, str] | None = dataclasses.field(default=None, metadata=records.OMITTED)
+    extra_modules: Mapping[str, str] | None = dataclasses.field(default=None, metadata=records.OMITTED)
     initramfs_mib: int = 0
     build_jobs: int = 1
     held_back: str | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -26,11 +27,14 @@ _NAMED = re.compile(r"\bgcc-(\d+)\b")
 _VERSION = re.compile(r"\bgcc\b.*?(?:\)|version) (\d+)\.\d+")  # 26.04's has no number in its name
 _FLAVOUR = re.compile(r"-([a-z][a-z0-9-]*)$")
 _DKMS_NAME = re.compile(r"""^\s*(?:PACKAGE_NAME|BUILT_MODULE_NAME\[\d+\])=["']?([^"'\s]+)""", re.MULTILINE)
+_MODULE = re.compile(r"^(?:\S*/)?([^/\s]+)\.ko(?:\.(?:gz|xz|zst))?(?::|$)", re.MULTILINE)
 _COMPRESSED = re.compile(r"\.ko(?:\.(gz|xz|zst))?:")
 
 
-def release(root: str, name: str, running: bool, packages: dict[str, InstalledPackage]) -> KernelRelease:
-    """Return what is known of a kernel by its release, such as 6.8.0-90-generic."""
+def release(
+    root: str, name: str, running: bool, packages: dict[str, InstalledPackage], modules: Sequence[str] = ()
+) -> KernelRelease:
+    """Return what is known of a kernel by its release, such as 6.8.0-90-generic. modules: that the host needs of it."""
     compiler = _compiler(root, name, running)
     return KernelRelease(
         package=_owner(root, name),
@@ -38,6 +42,7 @@ def release(root: str, name: str, running: bool, packages: dict[str, InstalledPa
         compiler=compiler,
         gcc=gcc_major(compiler or ""),
         compression=_compression(root, name),
+        lacks=_lacks(root, name, modules) if modules else None,
     )
 
 
@@ -74,6 +79,15 @@ def _text(root: str, path: str) -> str:
 def _compression(root: str, name: str) -> str | None:
     match = _COMPRESSED.search(files.read_text(root, "/lib/modules/%s/modules.dep" % name) or "")
     return match.group(1) if match else None
+
+
+def _lacks(root: str, name: str, modules: Sequence[str]) -> tuple[str, ...] | None:
+    """Return which modules a kernel lacks by the lists of depmod(8), in which `-` may stand for `_`."""
+    lists = [files.read_text(root, "/lib/modules/%s/%s" % (name, kind)) for kind in ("modules.dep", "modules.builtin")]
+    if not lists[0]:
+        return None
+    there = {found.replace("-", "_") for text in lists for found in _MODULE.findall(text or "")}
+    return tuple(module for module in modules if module not in there)
 
 
 def _owner(root: str, name: str) -> str | None:

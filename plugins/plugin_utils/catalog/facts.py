@@ -158,4 +158,6 @@ def probe_options(catalog: Catalog) -> dict[str, Any]:
         "kernel_tools": list(catalog.packages.kernel_tools),
         "module_compressors": dict(catalog.packages.module_compressors),
         "prebuilt_modules": catalog.packages.prebuilt_modules,
+        "switch_modules": [name for file in files for name in file.names.kernel_modules],
+        "extra_modules": catalog.packages.extra_modules,
     }

@@ -713,6 +713,7 @@ class PackagesFile:
     proxmox: tuple[str, ...]
     proxmox_kernels: dict[str, str]
     prebuilt_modules: str
+    extra_modules: str
     prebuilt_driver: str
     prebuilt: dict[str, str]
     graphics: tuple[str, ...]
@@ -957,12 +958,13 @@ class PackageNames:
     """Names of a component's packages.
 
     installed, offered: globs of those that a probe reports, of the host and of NVIDIA's repository. leading: the
-    expression of those whose version is the component's.
+    expression of those whose version is the component's. kernel_modules: those that NVSwitches of NVLink 5 need.
     """
 
     installed: tuple[str, ...]
     offered: tuple[str, ...]
     leading: str
+    kernel_modules: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, Catalog, ComponentFile
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange, Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.drivers import in_nvidia_repository
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.kernels import IMAGE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PackagedComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
@@ -42,7 +44,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Constraint, Situation
 
+NO_MODULE = "fabric-module-missing"
 PROBLEMS = {
+    "fabric-module-missing": "a kernel of the host lacks a module that NVSwitches of NVLink 5 need, and apt does not "
+    "offer the package with it",
     "fabric-manager-missing": "the host has NVSwitches, and no Fabric Manager of exactly the driver's version is there",
 }
 
@@ -67,7 +72,6 @@ class Nvlink5:
 
     packages: tuple[str, ...]
     distribution: tuple[str, ...]
-    modules: tuple[str, ...]
     subnet_manager: str
     source: str
 
@@ -88,17 +92,19 @@ class FabricComponent(PackagedComponent):
     """The Fabric Manager to install.
 
     services: to enable and start; modules: of the kernel, that they need; subnet_manager: the program that must run
-    beside it, empty where none must.
+    beside it, empty where none must; helpers: names of the packages with those modules that a kernel of the host lacks.
     """
 
     name: ClassVar[str] = "fabric"
     label: ClassVar[str] = "Fabric Manager"
+    follows_host: ClassVar[tuple[str, ...]] = ("helpers",)
     version: str
     source: str
     packages: tuple[Package, ...]
     services: tuple[str, ...]
     modules: tuple[str, ...] = ()
     subnet_manager: str = ""
+    helpers: tuple[str, ...] = ()
 
 
 # Candidates -----------------------------------------------------------------------------------------------------------
@@ -118,10 +124,14 @@ def _candidates(context: ResolveContext, _facts: Facts) -> Sequence[Candidate]:
         return [_without_switches(context, wanted)]
     if wanted == "none":
         return [Candidate("absent", because=context.unmanaged("fabric"))]
-    if not host.unread and context.request["driver"] == "none" and host.loaded_driver is None:
+    if not host.unread and _lacks_driver(context):
         return [Candidate("absent", because="it needs a driver, and none is loaded or planned")]
     found = [*_builds(_reduced(context), is_nvlink5=_is_nvlink5(host)), *_present(context)]
     return [each for each in found if wanted == "auto" or versions.has_prefix(each.facts["fabric.version"], wanted)]
+
+
+def _lacks_driver(context: ResolveContext) -> bool:
+    return context.request["driver"] == "none" and context.host.loaded_driver is None
 
 
 def _is_nvlink5(host: Host) -> bool:
@@ -212,7 +222,7 @@ def _candidate(
     stack: str = "",
 ) -> Candidate:
     of_distribution = tuple(map(Package, file.nvlink5.distribution)) if is_nvlink5 else ()
-    needed = (file.nvlink5.modules, file.nvlink5.subnet_manager) if is_nvlink5 else ()
+    needed = (file.names.kernel_modules, file.nvlink5.subnet_manager) if is_nvlink5 else ()
     component = FabricComponent(version, source, (*packages, *of_distribution), file.services, *needed)
     facts = {"fabric.version": version, "fabric.source": source, "fabric.stack": stack}
     return Candidate("install", facts, component, problems)
@@ -269,6 +279,64 @@ def _rules(context: ResolveContext) -> Sequence[Rule]:
     return (Rule("fabric", ("fabric.version", "driver.version", "driver.source"), fits, missing, exact=True),)
 
 
+# The kernels' modules -------------------------------------------------------------------------------------------------
+
+
+def _modules(context: ResolveContext) -> tuple[tuple[str, ...], list[Problem]]:
+    """Return the packages with the modules that the host's kernels lack, and the problems of those that none has.
+
+    Without apt's lists it is the package of the kernel's name.
+    """
+    known, prefix = context.host.kernels or Kernel(), context.catalog.packages.extra_modules.rstrip("*")
+    packages: list[str] = []
+    problems = []
+    for release in context.host.kernel_releases:
+        row = known.releases.get(release, KernelRelease())
+        if not row.lacks:
+            continue
+        # The kernel's own metapackages, those that bring this release: another one would install a kernel.
+        names = [prefix + release, *(prefix + meta.removeprefix(IMAGE) for meta in row.metas)]
+        offers = {names[0]: release} if known.extra_modules is None else known.extra_modules
+        found = [name for name in names if offers.get(name) == release]
+        packages += found
+        if not found:
+            problems.append(_lacking(context, release, row.lacks, names[0]))
+    return tuple(dict.fromkeys(packages)), problems
+
+
+def _lacking(context: ResolveContext, release: str, lacks: Sequence[str], package: str) -> Problem:
+    host = context.host
+    role, following = "running" if release == host.kernel else "next boot", host.next_kernel
+    if role == "running" and following not in (None, release) and _has_modules(context, str(following)):
+        boot = f"reboot into kernel {following}, which has or gets them"
+    else:
+        boot = "install and boot a kernel that has them"
+    return Problem(
+        NO_MODULE,
+        f"{switches(host)}: kernel {release} ({role}) lacks {' and '.join(lacks)}, without which Fabric Manager does "
+        f"not start, and apt does not offer {package}",
+        f"{boot}, and run this again; or set gpu_stack_fabric=none: CUDA fails (error 802) until they are there",
+    )
+
+
+def _has_modules(context: ResolveContext, release: str) -> bool:
+    """Return whether a kernel has what the NVSwitches need, or apt has it."""
+    known = context.host.kernels or Kernel()
+    return not known.releases.get(release, KernelRelease()).lacks or release in (known.extra_modules or {}).values()
+
+
+def _check(context: ResolveContext, findings: Findings) -> None:
+    """Add the problems of modules that a kernel lacks, where a Fabric Manager may be planned."""
+    is_left_out = context.request["fabric"] == "none" or _lacks_driver(context)
+    if _is_nvlink5(context.host) and not is_left_out:
+        findings.problems += _modules(context)[1]
+
+
+def _complete(context: ResolveContext, component: FabricComponent, _findings: Findings) -> FabricComponent:
+    """Return it with the packages of the modules that the host's kernels lack."""
+    return dataclasses.replace(component, helpers=_modules(context)[0]) if component.modules else component
+
+
 def _explain(context: ResolveContext, candidate: Candidate, _facts: Facts, findings: Findings) -> None:
     component: FabricComponent = candidate.component
     why = f"{switches(context.host)}; in exactly the driver's version"
@@ -296,7 +364,9 @@ CHOICE = Choice(
     published=_published,
     series=1,
     rules=_rules,
+    check=_check,
     explain=_explain,
+    complete=_complete,
     limits=Limits(constraints=_constraints, follows=True),
 )
 
@@ -325,6 +395,7 @@ class Fabric(PackagedPart[FabricComponent]):
     record = FabricComponent
     role = "fabric"
     role_fields = ("services", "modules")
+    build_variables = ("fabric_helpers",)
     catalog_file = FabricFile
     findings = (FABRIC_GPU_PASSED_THROUGH,)
     managed = {"services": ["nvidia-fabricmanager"], "files": ["/etc/modules-load.d/gpuhost-fabric.conf"]}  # noqa: RUF012
@@ -345,6 +416,10 @@ class Fabric(PackagedPart[FabricComponent]):
         removed = tuple(sorted(n for n in native(probe) if re.fullmatch(pattern, n) and n not in kept))
         why = "replaces that of another driver"
         return Removal(why, removed, tuple(re.escape(name) for name in removed)) if removed else Removal()
+
+    def missing_to_compile(self, planned: FabricComponent, probe: Probe) -> tuple[str, ...]:
+        """Return the packages with modules, which are planned for kernels that lack them alone."""
+        return planned.helpers
 
     def unadoptable(self, installed: str | None, driver: KeptDriver, host: Host, catalog: Catalog) -> Problem | None:
         """Return that a host with NVSwitches has no Fabric Manager of exactly the driver's version."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption, fallback
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption, fabric, fallback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions, user_request
@@ -112,10 +112,10 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
 
 def _with_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -> Plan:
     """Return a plan, with remedies that were planned where it has problems; attempt: plans a remedy."""
-    # The remedy for a foreign driver, a hold or another processor is no change of the request or distribution.
+    # The remedy for a foreign driver, a hold, another processor or kernel is no change of the request or distribution.
     if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
         return plan
-    final = (*foreign_drivers.PROBLEMS, holds.CODE, ARM_ONLY, frameworks.CPU_LACKS)
+    final = (*foreign_drivers.PROBLEMS, holds.CODE, ARM_ONLY, frameworks.CPU_LACKS, fabric.NO_MODULE)
     if any(problem.code in final for problem in plan.problems):
         return plan
     attempts = fallback.attempts(plan.request, functools.cache(attempt))  # remedies try the same again

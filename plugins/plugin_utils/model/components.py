@@ -14,7 +14,8 @@ class Component:
     """What is planned of a component: a frozen dataclass of its module, and in JSON an object with its fields.
 
     name: of the component that has such a record, as in requests and in the plan's JSON; label: in messages.
-    follows_host: its fields with packages that it compiles with on the host, which follow the host and not the request.
+    follows_host: its fields with packages that follow the host and not the request: what it compiles with there, and
+    what the host's kernels lack.
     recorded_as_absent: fingerprints on record count it where it is not planned, as do those of the first components.
     """
 
@@ -37,7 +38,7 @@ class Component:
 
     @property
     def build_packages(self) -> tuple[str, ...]:
-        """The names of the packages that it compiles with on the host."""
+        """The names of the packages that follow the host."""
         return tuple(name for field in self.follows_host for name in getattr(self, field))
 
 

@@ -22,6 +22,7 @@ HEAD = """\
 # As in role_inputs.yml, variables of an inventory win over these."""
 _TRANSACTION = {  # options of apt_transaction
     "packages": "{{{{ gpu_stack_plan.components.{name}.packages | default([]) }}}}",
+    "helpers": "{{{{ gpu_stack_plan.components.{name}.helpers | default([]) }}}}",
     "replaces": "{{{{ gpu_stack_diff.replaces.{name} }}}}",
     "may_remove": "{{{{ gpu_stack_diff.may_remove.{name} }}}}",
 }

@@ -175,3 +175,42 @@ def test_contents_that_cannot_be_compared_are_an_error_where_they_should_be(
     found = probed(str(tmp_path), dataclasses.replace(OPTIONS, contents=contents))
     errors = [error.partition(",")[0] for error in found["errors"]]
     assert errors == (["content of packages: not compared"] if is_refused and contents else [])
+
+
+AWS, NEXT = "6.8.0-1029-aws", "6.8.0-1041-aws"
+EXTRA = "Package: linux-modules-extra-{0}\nArchitecture: amd64\nVersion: 1\nDepends: linux-image-{0}\n\n"
+META = "Package: linux-modules-extra-aws\nArchitecture: amd64\nVersion: 1\nDepends: linux-modules-extra-{0}\n\n"
+LIST = "/var/lib/apt/lists/archive.ubuntu.com_ubuntu_dists_noble_main_binary-amd64_Packages"
+
+
+def nvlink5(root: Path, needed: bool = True) -> None:
+    """Make a host of a p6-b200: a GPU, its ConnectX, and an Ubuntu kernel without linux-modules-extra."""
+    devices = {"0000:1b:00.0": ("10de", "2901", "030200", "")}
+    devices["0000:05:00.0"] = ("15b3", "1021", "020700", "\x82ConnectX-7\x00SMDL=SW_MNG" if needed else "SMDL=NIC")
+    for address, (vendor, device, kind, vpd) in devices.items():
+        for name, text in {"vendor": f"0x{vendor}", "device": f"0x{device}", "class": f"0x{kind}", "vpd": vpd}.items():
+            put(root, f"/sys/bus/pci/devices/{address}/{name}", f"{text}\n")
+    put(root, "/proc/sys/kernel/osrelease", AWS + "\n")
+    put(root, f"/lib/modules/{AWS}/modules.dep", "kernel/drivers/infiniband/core/ib_umad.ko.zst:\n")
+    put(root, LIST, EXTRA.format(AWS) + EXTRA.format(NEXT) + META.format(NEXT))
+
+
+def lacking(root: Path, **options: Any) -> Any:
+    given = dataclasses.replace(
+        OPTIONS, switch_modules=["ib_umad", "mlx5_ib"], extra_modules="linux-modules-extra-*", **options
+    )
+    kernel = probed(str(root), given)["kernel"]
+    return kernel["releases"][AWS].get("lacks"), kernel.get("extra_modules")
+
+
+def test_the_modules_that_nvlink_5_lacks_and_their_packages(tmp_path: Path) -> None:
+    nvlink5(tmp_path)
+    assert lacking(tmp_path, kernel_header_offers=True) == (["mlx5_ib"], {f"linux-modules-extra-{AWS}": AWS})
+    assert lacking(tmp_path) == (["mlx5_ib"], None)
+    (tmp_path / LIST[1:]).unlink()
+    assert lacking(tmp_path, kernel_header_offers=True) == (["mlx5_ib"], None)
+
+
+def test_other_hosts_need_no_such_module(tmp_path: Path) -> None:
+    nvlink5(tmp_path, needed=False)
+    assert lacking(tmp_path, kernel_header_offers=True) == (None, None)

@@ -131,8 +131,8 @@ def _providing(root: str, name: str, run: Run) -> list[str]:
     return [row["package"] for index in _indexes(root, run) or () for row in index.containing(pattern)]
 
 
-def prebuilt_modules(root: str, glob: str, releases: list[str], run: Run) -> dict[str, str] | None:
-    """Return the packages with prebuilt modules for one of these kernel releases, by name; None where apt has no lists.
+def module_packages(root: str, glob: str, releases: list[str], run: Run) -> dict[str, str] | None:
+    """Return the packages with modules for one of these kernel releases, by name; None where apt has no lists.
 
     glob: of their names. A metapackage depends on the modules of the newest kernel.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components, DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -84,8 +84,8 @@ class Context:
     def packages(self) -> list[str]:
         """The names of all packages that the plan installs, those to build modules with included."""
         planned = [package.name for part in self.components.packaged() for package in part.all_packages]
-        frameworks = (part.planned(self.components) for part in FRAMEWORKS)
-        compilers = [name for component in frameworks if component for name in component.build_packages]
+        others = (part.planned(self.components) for part in PARTS if part.record is not DriverComponent)
+        compilers = [name for component in others if component for name in component.build_packages]
         return [*planned, *self.kernel_headers, *self.kernel_compilers, *compilers]
 
     @property

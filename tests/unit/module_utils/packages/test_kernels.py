@@ -73,6 +73,50 @@ def test_compressed_modules_are_in_the_list_of_depmod(tmp_path: Path, suffix: st
     assert kernels.release(str(tmp_path), "r", True, {}).compression == expected
 
 
+SWITCH_MODULES = ("ib_umad", "mlx5_ib")
+CORE = "kernel/drivers/net/ethernet/mellanox/mlx5/core/mlx5_core.ko.zst: kernel/drivers/net/mlxfw.ko.zst\n"
+UMAD = "kernel/drivers/infiniband/core/ib_umad.ko.zst: kernel/drivers/infiniband/core/ib_core.ko.zst\n"
+MLX5 = "kernel/drivers/infiniband/hw/mlx5/mlx5_ib.ko.zst: kernel/drivers/infiniband/core/ib_uverbs.ko.zst\n"
+
+
+@pytest.mark.parametrize(
+    ("listed", "built_in", "lacks"),
+    [
+        (CORE + UMAD + MLX5, "", ()),
+        (CORE, "", SWITCH_MODULES),
+        (CORE + UMAD, "", ("mlx5_ib",)),
+        (CORE + MLX5, "kernel/drivers/infiniband/core/ib_umad.ko\n", ()),
+        (CORE + "kernel/net/x.ko.zst: kernel/ib_umad.ko.zst kernel/mlx5_ib.ko.zst\n", "", SWITCH_MODULES),
+        (CORE + "updates/dkms/ib-umad.ko: \nupdates/dkms/mlx5_ib.ko.xz:\n", "", ()),
+        ("", "", None),
+        (None, "", None),
+    ],
+    ids=[
+        "all",
+        "none",
+        "one",
+        "built in",
+        "named by another",
+        "of DKMS",
+        "an empty list, as after a power failure",
+        "no list",
+    ],
+)
+def test_modules_that_a_kernel_lacks(tmp_path: Path, listed: str | None, built_in: str, lacks: Any) -> None:
+    """The lists of depmod(8) on Ubuntu; linux-modules-extra has mlx5_ib there (NVIDIA/gpu-operator#2781)."""
+    if listed is not None:
+        put(tmp_path, "/lib/modules/r/modules.dep", listed)
+        put(tmp_path, "/lib/modules/r/modules.builtin", built_in)
+    assert kernels.release(str(tmp_path), "r", True, {}, SWITCH_MODULES).lacks == lacks
+
+
+def test_without_need_nothing_is_said_of_modules(tmp_path: Path) -> None:
+    put(tmp_path, "/lib/modules/r/modules.dep", CORE)
+    found = kernels.release(str(tmp_path), "r", True, {})
+    assert found.lacks is None
+    assert "lacks" not in to_json(found)
+
+
 # Image metapackages and what they depend on, as in Ubuntu's security notices and Debian's indexes.
 OWNED = [
     ("6.8.0-71-generic", {"linux-image-generic": "6.8.0-90-generic"}, ["linux-image-generic"]),

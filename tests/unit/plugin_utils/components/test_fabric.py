@@ -20,10 +20,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_d
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from syrupy.assertion import SnapshotAssertion
 
 from tests.doubles.lab import pci
 from tests.unit.module_utils.host_files import link, put
@@ -42,6 +45,7 @@ class Host:
         self, root: Path, gpu: str = H100, switches: int = 4, switch: str = "22a3", distro: str = "ubuntu-22.04"
     ):
         self.root, self.status, self.offers = root, "", None
+        self.kernel: dict[str, Any] = {"running": "5.15.0-101-generic"}
         put(root, "/etc/os-release", (FIXTURES / f"os-release-{distro}.txt").read_text())
         put(root, "/usr/bin/python3.10")
         put(root, "/var/lib/dpkg/status")
@@ -71,8 +75,8 @@ class Host:
         found = to_json(probe.probe(str(self.root), options))
         repository = {"url": "http://repository/", "packages": self.offers} if self.offers else None
         # What is this machine's, and not in files.
-        kernel = {"running": "5.15.0-101-generic"}
-        return Probe.from_json({**found, "toolchain": None, "disk": {}, "kernel": kernel, "repository": repository})
+        own = {"toolchain": None, "disk": {}, "kernel": self.kernel, "repository": repository}
+        return Probe.from_json({**found, **own})
 
     @staticmethod
     def names() -> dict[str, Any]:
@@ -132,11 +136,16 @@ def test_other_boards_with_switches(tmp_path: Path, gpu: str, switches: int, swi
     assert fabric(Host(tmp_path, gpu, switches, switch).plan())["services"] == ["nvidia-fabricmanager"]
 
 
-def test_nvlink_5_is_found_by_the_functions_that_manage_its_switches(tmp_path: Path) -> None:
-    host = Host(tmp_path, B200, switches=0)
+def nvlink5(root: Path) -> Host:
+    host = Host(root, B200, switches=0)
     for number in range(4):
         vpd = "\x82\x10\x00ConnectX-7\x00SMDL=SW_MNG"
         host.add(f"0000:d{number}:00.0", vendor="0x15b3", device="0x1021", vpd=vpd, **{"class": "0x020700"})
+    return host
+
+
+def test_nvlink_5_is_found_by_the_functions_that_manage_its_switches(tmp_path: Path) -> None:
+    host = nvlink5(tmp_path)
     plan = host.plan()
     found = fabric(plan)
     names = [spec.partition("=")[0] for spec in found["packages"]]
@@ -170,6 +179,89 @@ def test_ubuntu_s_own_is_for_the_server_packages(host: Host) -> None:
     assert found["packages"] == ["nvidia-fabricmanager-580", "libnvidia-nscq-580"]
     refused = host.plan(driver="580", driver_source="distro", driver_profile="full")
     assert [problem.code for problem in refused.problems] == [CODE]
+
+
+# Modules of the kernel ------------------------------------------------------------------------------------------------
+
+AWS, NEXT = "6.8.0-1029-aws", "6.8.0-1041-aws"
+EXTRA = "linux-modules-extra-"
+
+
+def lacking(*releases: str, offers: dict[str, str] | None, has: str = "") -> dict[str, Any]:
+    """Return the kernels of a host: that of its cloud's metapackage, without mlx5_ib but for one."""
+    image = "linux-image-aws"
+    rows = {each: {"metas": [image], "lacks": [] if each == has else ["mlx5_ib"]} for each in releases}
+    found = {"running": releases[0], "next_boot": releases[-1], "installed": list(releases), "releases": rows}
+    return {**found, "extra_modules": offers}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "helpers"),
+    [
+        ({"running": AWS, "releases": {AWS: {"lacks": []}}}, []),
+        ({"running": AWS, "releases": {AWS: {}}}, []),
+        (lacking(AWS, offers={EXTRA + AWS: AWS}), [EXTRA + AWS]),
+        (lacking(AWS, offers={EXTRA + AWS: AWS, EXTRA + "aws": AWS}), [EXTRA + AWS, EXTRA + "aws"]),
+        (lacking(AWS, offers={EXTRA + "aws": AWS}), [EXTRA + "aws"]),
+        (
+            lacking(AWS, NEXT, offers={EXTRA + AWS: AWS, EXTRA + NEXT: NEXT, EXTRA + "aws": NEXT}),
+            [EXTRA + AWS, EXTRA + NEXT, EXTRA + "aws"],
+        ),
+        (lacking(AWS, NEXT, offers={EXTRA + NEXT: NEXT}, has=AWS), [EXTRA + NEXT]),
+        (lacking(AWS, offers={EXTRA + AWS: AWS, EXTRA + "azure": AWS}), [EXTRA + AWS]),
+        (lacking(AWS, offers=None), [EXTRA + AWS]),
+    ],
+    ids=["has them", "unknown", "exact", "with what follows updates", "by that alone", "both kernels", "the next one",
+         "of another flavour", "no lists"],
+)  # fmt: skip
+def test_the_packages_with_modules_that_a_kernel_lacks_are_planned(
+    tmp_path: Path, kernel: dict[str, Any], helpers: list[str]
+) -> None:
+    host = nvlink5(tmp_path)
+    host.kernel = kernel
+    plan = host.plan()
+    assert fabric(plan)["helpers"] == helpers
+    assert not set(helpers) & {spec.partition("=")[0] for spec in fabric(plan)["packages"]}, "these are held"
+    part = BY_NAME["fabric"]
+    assert list(part.missing_to_compile(plan.components["fabric"], host.probe())) == helpers
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        lacking(AWS, offers={}),
+        lacking(AWS, NEXT, offers={EXTRA + "aws": NEXT}),
+        lacking(AWS, NEXT, offers={EXTRA + AWS: AWS}),
+        lacking(AWS, NEXT, offers={}, has=NEXT),
+        lacking(AWS, NEXT, offers={}, has=AWS),
+    ],
+    ids=["none", "the running one", "the next one", "a reboot gives them", "a reboot takes them"],
+)
+def test_a_module_that_nothing_offers_is_a_problem(
+    tmp_path: Path, kernel: dict[str, Any], snapshot: SnapshotAssertion
+) -> None:
+    host = nvlink5(tmp_path)
+    host.kernel = kernel
+    plan = host.plan()
+    assert [problem.code for problem in plan.problems] == ["fabric-module-missing"]
+    assert plan.problems == snapshot
+    assert host.plan(fabric="none").ok
+    assert host.plan(driver="none", cuda="none", cudnn="none", nccl="none").ok, "nothing needs them without a driver"
+
+
+def test_other_boards_need_no_module(host: Host) -> None:
+    host.kernel = lacking(AWS, offers={})
+    assert fabric(host.plan())["helpers"] == []
+
+
+def test_a_kernel_that_gets_its_modules_is_no_other_plan(tmp_path: Path) -> None:
+    """Once they are installed the kernel lacks nothing, and a rerun changes nothing."""
+    host, managed = nvlink5(tmp_path), {"plan": drift.ManagedPart(("fabric",), (), {})}
+    host.kernel = lacking(AWS, offers={EXTRA + AWS: AWS})
+    before = host.plan()
+    host.kernel = lacking(AWS, offers=None, has=AWS)
+    assert fabric(before) != fabric(host.plan())
+    assert drift.parts(before, managed, {})["plan"] == drift.parts(host.plan(), managed, {})["plan"]
 
 
 # What a repository offers ---------------------------------------------------------------------------------------------

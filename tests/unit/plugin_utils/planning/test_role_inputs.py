@@ -17,7 +17,11 @@ def test_a_role_gets_the_inputs_that_it_has_and_no_others() -> None:
 
 def test_the_transaction_gets_them_from_the_variables_which_a_user_may_set() -> None:
     assert role_inputs.of_components()[role_inputs.ROLES] == {
-        "fabric": {"packages": "{{ fabric_packages }}", "replaces": "{{ fabric_replaces }}"},
+        "fabric": {
+            "packages": "{{ fabric_packages }}",
+            "helpers": "{{ fabric_helpers }}",
+            "replaces": "{{ fabric_replaces }}",
+        },
         "cudnn": {"packages": "{{ cudnn_packages }}", "replaces": "{{ cudnn_replaces }}"},
         "nccl": {"packages": "{{ nccl_packages }}"},
     }

@@ -267,7 +267,7 @@ def test_prebuilt_modules_of_a_kernel(tmp_path: Path, releases: list[str], expec
         f"{apt_lists.LISTS}/archive.ubuntu.com_ubuntu_dists_noble_restricted_binary-amd64_Packages",
         UBUNTU_LISTS,
     )
-    assert apt_lists.prebuilt_modules(str(tmp_path), "linux-modules-nvidia-*", releases, command.run) == expected
+    assert apt_lists.module_packages(str(tmp_path), "linux-modules-nvidia-*", releases, command.run) == expected
 
 
 BOOKWORM_LIST = f"{apt_lists.LISTS}/deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages"
@@ -281,17 +281,15 @@ def test_a_list_that_ends_within_a_paragraph_has_those_before(tmp_path: Path) ->
     assert offers == {"linux-headers-amd64": KernelOffer(headers=("6.1.0-56-amd64",))}
     put(tmp_path, BOOKWORM_LIST, f"{UBUNTU_LISTS}\nPackage: linux-modules-nvidia-580-server-open-generic\nDep")
     glob = "linux-modules-nvidia-*"
-    assert apt_lists.prebuilt_modules(str(tmp_path), glob, ["6.8.0-149-generic"], command.run)
+    assert apt_lists.module_packages(str(tmp_path), glob, ["6.8.0-149-generic"], command.run)
 
 
 @pytest.mark.parametrize("content", [gzip.compress(b"Package: gcc-12\n" * 99)[:-9], b"\0" * 512], ids=["cut", "zeros"])
 def test_a_list_that_does_not_decompress_is_none(tmp_path: Path, content: bytes) -> None:
     put(tmp_path, BOOKWORM_LIST + ".gz", content)
     assert apt_lists.kernel_offers(str(tmp_path), ["gcc-12"], [], command.run) is None
-    assert apt_lists.prebuilt_modules(str(tmp_path), "linux-modules-nvidia-*", [], command.run) is None
+    assert apt_lists.module_packages(str(tmp_path), "linux-modules-nvidia-*", [], command.run) is None
 
 
 def test_without_lists_prebuilt_modules_are_unknown(tmp_path: Path) -> None:
-    assert (
-        apt_lists.prebuilt_modules(str(tmp_path), "linux-modules-nvidia-*", ["6.8.0-90-generic"], command.run) is None
-    )
+    assert apt_lists.module_packages(str(tmp_path), "linux-modules-nvidia-*", ["6.8.0-90-generic"], command.run) is None
