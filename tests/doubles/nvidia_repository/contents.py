@@ -21,6 +21,7 @@ CATALOGUED = HERE.parents[2] / "catalog/gpu_products.csv"
 TOKEN = re.compile(r"@(\w+)@")
 KNOWN = {
     "name",
+    "source",
     "version",
     "architecture",
     "depends",
@@ -38,6 +39,7 @@ KNOWN = {
     "conffiles",
     "product_table",
 }
+GRAPHICS = "nvidia-graphics-drivers"  # the source package of most of a driver
 LAST_BRANCH_IN_NAMES = 580
 LAST_BRANCH_OF_FABRIC = 575  # in the names of Fabric Manager and what belongs to it
 FIRST_PINNED_BRANCH = 580
@@ -123,17 +125,30 @@ def driver_packages(target: Slug) -> Iterator[Package]:
     for driver in data["drivers"]:
         if driver["branch"] not in target.drivers:
             continue
-        values = {**driver, "revision": revision, "full": f"{driver['driver']}-{revision}"}
         branch = int(driver["branch"])
+        graphics = GRAPHICS + f"-{branch}" * (family == "ubuntu" and branch <= LAST_BRANCH_IN_NAMES)
+        values = {**driver, "revision": revision, "full": f"{driver['driver']}-{revision}", "graphics": graphics}
         eras = ["all_branches", "up_to_580" if branch <= LAST_BRANCH_IN_NAMES else "from_590"]
         if branch <= LAST_BRANCH_IN_NAMES:
             eras.append("only_580" if branch >= FIRST_BRANCH_OF_DAEMON else "up_to_575")
-        pinning = data["pinning"] if branch >= FIRST_PINNED_BRANCH else []
+        pinned = {driver["branch"]: f"{branch}.*", driver["driver"]: f"{driver['driver']}-*"}
+        pinning = [
+            fill(data["pinning"], {**values, "pinned": name, "pin": pin})
+            for name, pin in pinned.items()
+            if branch >= FIRST_PINNED_BRANCH
+        ]
         fabric = data["fabric"]["up_to_575" if branch <= LAST_BRANCH_OF_FABRIC else "from_580"]
         for spec in [*pinning, *(spec for era in eras for spec in data[family].get(era, [])), *fabric]:
-            package = _package({"version": "@full@", **spec}, values)
-            found.setdefault((package.control["Package"], package.control["Version"]), package)
+            name = fill(spec["name"], values)
+            package = _package({"version": "@full@", "source": _source(name), **spec}, values)
+            found.setdefault((name, package.control["Version"]), package)
     yield from found.values()
+
+
+def _source(name: str) -> str | None:
+    """Return the source package of a driver package, None where it has the same name."""
+    rows: list[dict[str, str | None]] = driver_contents()["sources"]
+    return next(row["source"] for row in rows if re.fullmatch(str(row["packages"]), name))
 
 
 def archive_packages(distribution: str) -> list[Package]:
@@ -318,6 +333,7 @@ def _of_branch(document: Mapping[str, str], branch: int) -> dict[str, str]:
 def _control(spec: Mapping[str, Any]) -> dict[str, str]:
     control = {
         "Package": spec["name"],
+        **({"Source": spec["source"]} if spec.get("source") not in (None, spec["name"]) else {}),
         "Version": spec["version"],
         "Architecture": spec.get("architecture", "amd64"),
         "Maintainer": contents()["maintainer"],

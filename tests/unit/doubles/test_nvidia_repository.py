@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_output
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.doubles.nvidia_repository import archive, build, contents, deb
+from tests.unit.module_utils.real_apt import RealApt, needs_apt
 
 NEEDED = [name for name in ("gpg", "gpgv", "dpkg-deb", "dpkg", "apt-ftparchive") if shutil.which(name) is None]
 pytestmark = pytest.mark.skipif(bool(NEEDED), reason=f"not on this machine: {', '.join(NEEDED)}")
@@ -23,6 +25,8 @@ TOOLKIT_COMPONENTS = {
     "13.3": {"nvcc": "13.3.73", "nvvm": "13.3.73", "crt": "13.3.73", "cudart": "13.3.29", "cccl": "13.3.3.4.1"},
 }
 SLUGS = sorted(contents.contents()["slugs"])
+OF_THE_DISTRIBUTION = ("python3", "libgl1", "xserver-xorg-core")
+PIN = "etc/apt/preferences.d/nvidia-driver-pin"
 
 
 @pytest.fixture(scope="module", params=["debian12", "ubuntu2404"])
@@ -139,7 +143,7 @@ def test_dependencies_are_met_inside_the_repository(published: Path) -> None:
 
 def satisfied(choice: str, offered: dict[str, list[str]]) -> bool:
     name, _, rule = choice.partition(" ")
-    if name in ("python3", "libgl1", "xserver-xorg-core"):  # the distribution's
+    if name in OF_THE_DISTRIBUTION:
         return True
     operator, version = rule.strip("()").split(" ") if rule else (">=", "0")
     return any(
@@ -219,12 +223,65 @@ def conflicts(one: deb.Package, other: deb.Package) -> bool:
     return bool(names & set(one.control.get("Conflicts", "").split(", ")))
 
 
-def test_meta_packages_do_not_limit_the_branch_but_pinning_does(repository: Path, tmp_path: Path) -> None:
-    """NVIDIA's cuda-drivers-580 has no upper bound: without pinning apt installs the newest branch."""
-    depends = {(s["Package"], s["Version"].split("-")[0]): s.get("Depends", "") for s in stanzas(repository)}
-    assert "(= " not in depends["nvidia-open", "595.71.05"]
-    preferences = extract(repository, "nvidia-driver-pinning-580_*.deb", tmp_path) / "etc/apt/preferences.d"
-    assert "Pin: version 580.*" in (preferences / "nvidia-driver-pin").read_text()
+def test_the_pin_has_the_published_stanza_and_names_source_packages(repository: Path, tmp_path: Path) -> None:
+    text = extract(repository, "nvidia-driver-pinning-595.71.05_*.deb", tmp_path).joinpath(PIN).read_text()
+    # /etc/apt/preferences.d/nvidia-driver-pin of a host with Debian 13 and NVIDIA's 595.71.05, as published.
+    assert text.startswith(
+        "Package: cuda-drivers* src:nvidia-open:any\nPin: version 595.71.05-*\nPin-Priority: 1000\n\n"
+    )
+    named = {word.split(":")[1] for word in text.split() if word.startswith("src:")}
+    sources = {s.get("Source", s["Package"]) for s in stanzas(repository) if s["Version"].startswith("595.71.05-")}
+    assert sources - named == {
+        "cuda-drivers",
+        "nvidia-driver-pinning-595.71.05",
+        "nvidia-fabricmanager",
+        "libnvidia-nscq",
+    }
+
+
+@pytest.fixture
+def host(repository: Path, tmp_path: Path) -> RealApt:
+    """Return a host with the repository, and what its packages need of a distribution."""
+    host = RealApt(tmp_path / "host")
+    (host.root / "etc/apt/sources.list.d/cuda.list").write_text(f"deb [trusted=yes] file:{repository} /\n")
+    host.offer(*(host.build(name, {}) for name in OF_THE_DISTRIBUTION))
+    return host
+
+
+def candidates(host: RealApt, *names: str) -> dict[str, str]:
+    found = apt_output.parse_policy(host.do("apt-cache", "policy", *names).stdout)
+    return {name: found[name].version.partition("-")[0] for name in names}
+
+
+@needs_apt
+@pytest.mark.parametrize("pinned", ["595.58.03", "595.71.05", "595", "580", "580.126.16"])
+def test_apt_follows_the_pin_by_source(host: RealApt, pinned: str) -> None:
+    assert versions(host, "nvidia-open") == {"595.71.05"}, "without a pin the newest"
+    host.do("apt-get", "-y", "install", f"nvidia-driver-pinning-{pinned}")
+    (version,) = versions(host, "nvidia-open")
+    assert version.startswith(pinned)
+    assert candidates(host, "cuda-drivers")["cuda-drivers"].startswith(pinned), "bound by its name"
+    # Of neither source, so NVIDIA's may float: gpuhost asks for their version.
+    assert candidates(host, "nvidia-fabricmanager") == {"nvidia-fabricmanager": "595.71.05"}
+
+
+@needs_apt
+@pytest.mark.parametrize("repository", ["ubuntu2404"], indirect=True)
+def test_the_pin_of_580_leaves_the_names_from_590_on(host: RealApt) -> None:
+    """As in nvidia_chroot.sh of kata-containers, whose comment has apt's message."""
+    host.do("apt-get", "-y", "install", "nvidia-driver-pinning-580.126.16")
+    done = host.do("apt-get", "--simulate", "install", "libnvidia-compute")
+    assert done.returncode == 100
+    assert "libnvidia-compute : Depends: nvidia-persistenced (= 595.71.05-1ubuntu1)" in done.stdout
+
+
+def versions(host: RealApt, name: str) -> set[str]:
+    """Return the versions of the driver's packages that apt would install."""
+    done = host.do("apt-get", "--simulate", "install", name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    changes = apt_output.parse_simulation(done.stdout)
+    assert len(changes) > 8
+    return {str(change.new).partition("-")[0] for change in changes if change.name not in OF_THE_DISTRIBUTION}
 
 
 def test_driver_package_has_a_working_nvidia_smi_and_is_marked(repository: Path, tmp_path: Path) -> None:
