@@ -233,7 +233,7 @@ class Others:
         if not contested:
             return ()
         with tempfile.TemporaryDirectory(prefix="gpuhost-apt-") as directory:
-            self._lay_out(directory, archive)
+            self._lay_out(directory, archive, contested)
             without = self._policy(directory, contested)
             refused = self._refused(directory, [name for name in contested if name not in without])
             self._write_lists(directory, self._lists)
@@ -281,11 +281,16 @@ class Others:
             result.append(PreferredSource(file, uri, place, priority, packages, pins, away, mixed=bool(others)))
         return result
 
-    def _lay_out(self, directory: str, archive: Mapping[str, Rows]) -> None:
+    def _lay_out(self, directory: str, archive: Mapping[str, Rows], contested: Sequence[str]) -> None:
         """Write for apt-cache the sources of the host with NVIDIA's, and the lists of these and of the archive."""
         for name in ("lists/partial", "sources", "preferences"):
             os.makedirs(os.path.join(directory, name))
-        own = [{"package": n, "version": v} for n, versions in self._offers.items() for v in versions]
+        by_source = self._by_source(contested)
+        own = [
+            {"package": n, "version": v, **by_source.get(n, {})}
+            for n, versions in self._offers.items()
+            for v in versions
+        ]
         self._write_lists(directory, {**archive, self._own + "Packages": own})
         names = [name for name in files.names(self._root, DIRECTORY) if name.endswith((".list", ".sources"))]
         contents = {"sources.list": self._without_own(ONE_LINE) + "deb [trusted=yes] %s /\n" % self._url}
@@ -293,6 +298,15 @@ class Others:
         for name, content in contents.items():
             with open(os.path.join(directory, name), "w", encoding="utf-8") as stream:
                 stream.write(content)
+
+    def _by_source(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the source packages of NVIDIA's packages by name, by which its pinning packages bind them.
+
+        As apt's list has them, which may be older than what the repository offers.
+        """
+        bases = [base for base in apt_lists.bases(self._root) if base.replace("_._", "_") == self._own + "Packages"]
+        rows = [row for base in bases for row in self._rows(base, names)]
+        return {row["package"]: {"source": row["source"]} for row in rows if "source" in row}
 
     def _without_own(self, path: str) -> str:
         """Return a file of sources without NVIDIA's repository: with two values of Signed-By, apt reads no source."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 from syrupy.assertion import SnapshotAssertion
 
+from tests.doubles.nvidia_repository import contents
 from tests.unit.module_utils.real_apt import RealApt, needs_apt
 from tests.unit.module_utils.simulated_packages import parse
 
@@ -31,6 +33,7 @@ DEPENDS = {
     "nvidia-modprobe": "",
     "nvidia-persistenced": "",
 }
+PIN = "nvidia-driver-pinning-{0}"
 UBUNTU = {
     "nvidia-driver-595-open": "nvidia-dkms-595-open (<= {0}-1), nvidia-dkms-595-open (>= {0})",
     "nvidia-dkms-595-open": "",
@@ -48,9 +51,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RealApt:
         for names, revision in ((DEPENDS, "1ubuntu1"), (UBUNTU, "0ubuntu0.24.04.1")):
             for name, depends in names.items():
                 relations = {"depends": depends.format(driver)} if depends else {}
-                offered.append(host.build(name, {}, f"{driver}-{revision}", **relations))
-    host.offer(*offered)
+                source = "nvidia-graphics-drivers" if "modprobe" not in name else name
+                offered.append(host.build(name, {}, f"{driver}-{revision}", source=source, **relations))
+    host.offer(*offered, *(pinning(host, driver) for driver in (OLD, NEW)))
     return host
+
+
+def pinning(host: RealApt, driver: str) -> Path:
+    """Build NVIDIA's package that pins a driver, whose stanzas name source packages."""
+    values = {"pinned": driver, "pin": f"{driver}-*", "graphics": "nvidia-graphics-drivers", "revision": "1ubuntu1"}
+    spec = contents.fill(contents.driver_contents()["pinning"], values)
+    relations = {name: ", ".join(spec[name]) for name in ("provides", "conflicts", "replaces")}
+    return host.build(spec["name"], spec["text"], spec["version"], conffiles=spec["conffiles"], **relations)
 
 
 def of_driver(host: RealApt) -> set[str]:
@@ -83,6 +95,32 @@ def test_all_parts_of_a_driver_get_its_version(
     assert of_driver(host) == {f"{OLD}-{revision}"}
     host.run_transaction(request(NEW))
     assert of_driver(host) == {f"{NEW}-{revision}"}
+
+
+@pytest.mark.parametrize(("present", "planned"), [(OLD, NEW), (NEW, OLD)], ids=["upgrade", "downgrade"])
+def test_a_driver_is_changed_and_restored_under_pins_by_source(host: RealApt, present: str, planned: str) -> None:
+    """The pin of the old one must not bind the simulation, and that of the new one does so before it is installed."""
+    for name in (PIN.format(present), "nvidia-open"):  # in two transactions, as NVIDIA's guide has it
+        done = host.do("apt-get", "-y", "install", name)
+        assert done.returncode == 0, done.stderr
+    before = installed(host)
+    assert set(before.values()) == {f"{present}-1ubuntu1"}
+    pins = parse(f"{PIN.format(planned)}={planned}-1ubuntu1")
+    asked = REQUEST._replace(
+        packages=parse(f"nvidia-open={planned}-1ubuntu1"), pins=pins, pins_replace=[PIN.format(".*")]
+    )
+    host.run_transaction(asked)
+    assert installed(host) == {
+        name.replace(present, planned): version.replace(present, planned) for name, version in before.items()
+    }
+    restore.restore(host.apt(), store.journal(str(host.state)))
+    assert installed(host) == before
+
+
+def installed(host: RealApt) -> dict[str, str]:
+    """Return the versions of the installed packages of the driver, its pin among them."""
+    lines = [line.split() for line in host.shown() if "nvidia" in line and line.endswith(" ok installed")]
+    return {name: version for name, version, *_status in lines}
 
 
 def test_a_part_that_others_hold_stays(host: RealApt) -> None:

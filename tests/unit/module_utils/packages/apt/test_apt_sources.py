@@ -409,6 +409,22 @@ def test_the_release_file_that_apt_has_of_nvidias_repository_counts(tmp_path: Pa
 
 
 @needs_apt
+@pytest.mark.parametrize("suite", ["/", "./"])
+@pytest.mark.parametrize(("version", "expected"), [("595.71.05", 0), ("610.57.04", 1)])
+def test_a_pin_of_nvidias_by_source_binds_its_repository(
+    tmp_path: Path, suite: str, version: str, expected: int
+) -> None:
+    """The stanza of nvidia-driver-pinning-595.71.05 as published; the repository's newest is pinned or is not."""
+    start = f"{apt_lists.LISTS}/{apt_lists.list_name(URL)}_{suite.strip('/')}{'_' * (suite != '/')}"
+    put(tmp_path, f"{start}Packages", listed({"nvidia-driver-cuda": "595.58.03-1"}, "nvidia-open"))
+    put(tmp_path, f"{apt_sources.DIRECTORY}/a.list", f"deb {URL} {suite}\n")
+    stanza = f"Package: cuda-drivers* src:nvidia-open:any\nPin: version {version}-*\nPin-Priority: 1000\n"
+    put(tmp_path, f"{PREFERENCES}/nvidia-driver-pin", stanza)
+    put_repository(tmp_path, PPA, "jammy", listed({"nvidia-driver-cuda": "999.10"}), OF_PPA)
+    assert [source.uri for source in asked(tmp_path)] == [PPA] * expected
+
+
+@needs_apt
 def test_a_list_of_the_archive_without_a_source_is_nothing_that_others_take(tmp_path: Path) -> None:
     put_debian(tmp_path, NEWER)
     for path in (tmp_path / "etc/apt/sources.list.d").iterdir():
