@@ -143,6 +143,18 @@ def driver_name_pattern(catalog: Catalog) -> str:
     return f"(?!(?:{_globs(catalog.driver.name_exceptions)})$)(?:{_globs(catalog.driver.name_patterns)})"
 
 
+def is_empty_meta(catalog: Catalog, name: str, version: str) -> bool:
+    """Return whether a package is a metapackage that has lost its dependencies: it says nothing of a driver."""
+    first = catalog.packages.empty_metas.get(name)
+    return first is not None and versions.key(versions.upstream(version)) >= versions.key(first)
+
+
+def serves_displays(catalog: Catalog, name: str, version: str) -> bool:
+    """Return whether a package of a driver serves displays, or brings those that do."""
+    is_of_them = any(re.fullmatch(expression, name) for expression in catalog.packages.graphics)
+    return is_of_them and not is_empty_meta(catalog, name, version)
+
+
 def _globs(patterns: Iterable[str]) -> str:
     return "|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns)
 

@@ -726,6 +726,7 @@ class PackagesFile:
     driver_parts: tuple[str, ...]
     cuda_parts: tuple[str, ...]
     metas: tuple[str, ...]
+    empty_metas: dict[str, str]
     driver_pins: tuple[str, ...]
     driver_essentials: tuple[str, ...]
     driver_helpers: str

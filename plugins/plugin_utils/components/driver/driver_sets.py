@@ -10,6 +10,7 @@ import fnmatch
 import re
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import serves_displays
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import installed_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
@@ -89,8 +90,7 @@ def profile(context: ResolveContext) -> Profile:
 
 def graphics(context: ResolveContext) -> list[str]:
     """Return the installed packages of a driver that serve displays: OpenGL, X, and metapackages with these."""
-    expressions = context.catalog.packages.graphics
-    return [name for name in _installed(context) if any(re.fullmatch(e, name) for e in expressions)]
+    return [name for name, version in _installed(context).items() if serves_displays(context.catalog, name, version)]
 
 
 def kept(context: ResolveContext) -> KeptDriver | None:

@@ -143,7 +143,8 @@ def _nvidia_drivers(context: ResolveContext) -> list[Candidate]:
             continue
         found = {v.version for v in branch.versions if "nvidia" in v.archives}
         profile = driver_sets.profile(context).name
-        for name in (*rule.of(profile, "open"), *rule.of(profile, "proprietary")):
+        # Not of the modules that a branch does not have: an empty metapackage has their name and a version.
+        for name in (name for flavour in branch.kernel_modules for name in rule.of(profile, flavour)):
             found |= {versions.upstream(v) for v in offered(context, name.format(branch=branch.branch))}
         candidates += [
             _nvidia_driver(context, branch, rule, version)

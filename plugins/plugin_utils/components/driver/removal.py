@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern, is_empty_meta
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import Packages, Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
@@ -39,6 +39,7 @@ def of_driver(
         for n in others
         if n.startswith(pinning) or _conflicts(n, planned, names, catalog) or _is_nvidias(n, planned, catalog)
     ]
+    removed += [n for n in others if n not in removed and _would_be_downgraded(n, present[n].version, planned, catalog)]
     # On a host with a display what the new set does without stays, unless it conflicts: settings, X and Wayland parts.
     if why and planned.profile != "full":
         included = _included(planned, sizes)
@@ -108,6 +109,15 @@ def _conflicts(name: str, planned: DriverComponent, names: set[str], catalog: Ca
         return False
     wanted = {found for found in (_series(other, catalog) for other in names) if found}
     return series.partition("-")[0] != planned.branch or (bool(wanted) and series not in wanted)
+
+
+def _would_be_downgraded(name: str, version: str, planned: DriverComponent, catalog: Catalog) -> bool:
+    """Return whether a package is an empty metapackage that the planned pin binds to an older version.
+
+    That one has dependencies, and `apt-get -y dist-upgrade` refuses to downgrade. apt itself solves those of others.
+    """
+    is_newer = versions.key(versions.upstream(version)) > versions.key(planned.version)
+    return bool(planned.pinning_packages) and is_newer and is_empty_meta(catalog, name, version)
 
 
 def _builds_modules(name: str, catalog: Catalog) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import serves_displays
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
@@ -22,9 +21,9 @@ def check_graphics(context: Context, findings: Findings) -> None:
     driver = DriverComponent.of(context.components)
     if driver is None or driver.profile == "full":
         return
-    expressions = load_catalog().packages.graphics
-    removed = [change.name for change in context.diff.of("driver").packages if change.action == REMOVE]
-    lost = [name for name in removed if any(re.fullmatch(expression, name) for expression in expressions)]
+    catalog, changes = load_catalog(), context.diff.of("driver").packages
+    removed = [change for change in changes if change.action == REMOVE]
+    lost = [change.name for change in removed if serves_displays(catalog, change.name, change.installed or "")]
     if lost:
         GRAPHICS_REMOVED.add_warning(
             findings,

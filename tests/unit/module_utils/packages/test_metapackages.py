@@ -99,6 +99,40 @@ def test_a_metapackage_that_owns_a_file_stays(host: RealApt, path: str) -> None:
     assert marks(host) == before
 
 
+def test_an_empty_metapackage_goes_that_the_pin_would_downgrade(host: RealApt, tmp_path: Path) -> None:
+    """`apt install cuda` brings cuda-drivers of 615 and no driver (cupy/cupy#10295); the plan then pins 595.
+
+    That of 595 has dependencies: what stays breaks the administrator's dist-upgrade.
+    """
+    assert host.do("apt-get", "-y", "purge", "cuda", "cuda-drivers", "nvidia-driver-570").returncode == 0
+    empty = {DOCUMENTATION.format("cuda-drivers"): "x"}
+    stanzas = "Package: cuda-drivers* src:nvidia-open:any\nPin: version 595.*\nPin-Priority: 1000\n"
+    host.offer(
+        host.build("cuda-drivers", empty, "615.71.09-1"),
+        host.build("cuda-drivers", empty, NEW, depends="nvidia-driver (>= 595.71.05)"),
+        host.build("nvidia-driver", {}, NEW),
+        host.build("nvidia-driver-pinning-595", {"/etc/apt/preferences.d/nvidia-driver-pin": stanzas}, "595-1"),
+    )
+    assert host.do("apt-get", "-y", "install", "cuda").returncode == 0
+    assert "cuda-drivers 615.71.09-1 install ok installed" in host.shown()
+    pinned = REQUEST._replace(pins=parse("nvidia-driver-pinning-595=595-1"), may_remove=[])
+    before = marks(host)
+    host.run_transaction(pinned)
+    assert "DOWNGRADED" in dist_upgrade(host), "as long as it stays"
+    restore.restore(host.apt(), store.journal(str(host.state)))
+    assert marks(host) == before
+    result = host.run_transaction(pinned._replace(replaces=["cuda\\-drivers"]))
+    assert {change.split()[0] for change in result.changes if change.endswith("(removed)")} == set(METAS)
+    assert dist_upgrade(host).startswith("0 upgraded, 0 newly installed, 0 to remove")
+    assert removable(host) == []
+
+
+def dist_upgrade(host: RealApt) -> str:
+    """Return what `apt-get -y dist-upgrade` would do."""
+    done = host.do("apt-get", "--simulate", "-y", "dist-upgrade")
+    return done.stdout.partition("Calculating upgrade...")[2].strip()
+
+
 def test_a_metapackage_of_others_stays(host: RealApt) -> None:
     host.install(host.build("site-node", {}, "1", depends="cuda-12-8"))
     with pytest.raises(transaction.RefusedError) as caught:

@@ -127,6 +127,25 @@ def test_return_to_the_distributions_driver() -> None:
     assert found.of("driver").note.startswith("replaces the whole driver: branch 580 -> 535, open -> proprietary")
 
 
+@pytest.mark.parametrize(
+    ("package", "pins", "goes"),
+    [
+        ("cuda-drivers=615.71.09-1ubuntu1", DRIVER["pinning_packages"], True),
+        ("cuda-drivers=615.71.09-1ubuntu1", [], False),
+        ("cuda-drivers=610.57.04-1ubuntu1", DRIVER["pinning_packages"], False),
+        ("nvidia-open=615.71.09-1ubuntu1", DRIVER["pinning_packages"], False),
+    ],
+    ids=["empty", "without a pin", "with dependencies", "another"],
+)
+def test_an_empty_metapackage_that_the_pin_would_downgrade_goes(package: str, pins: list[str], goes: bool) -> None:
+    """apt solves the dependencies of the others; one without any it would downgrade in the next dist-upgrade."""
+    found = diff([package], driver={**DRIVER, "pinning_packages": pins})
+    assert removed(found, "driver") == purged(found, "driver", [package]) == [package.split("=")[0]] * goes
+    assert found.of("driver").installed is None, "it is no driver"
+    later = {**DRIVER, "version": "615.71.09", "branch": "615", "pinning_packages": pins}
+    assert removed(diff([package], driver=later), "driver") == []
+
+
 def row(name: str, version: str, depends: str = "") -> str:
     state = "Status: install ok installed\nArchitecture: amd64"
     return f"Package: {name}\n{state}\nVersion: {version}\nDepends: {depends}\n\n"

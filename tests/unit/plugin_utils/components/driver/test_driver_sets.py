@@ -136,6 +136,15 @@ def test_a_set_changes_as_a_whole_set_of_its_kind() -> None:
     assert made(probe(GDM, {**compute, "libnvidia-gl-570:i386": "570"})).components["driver"].profile == "compute"
 
 
+def test_an_empty_metapackage_has_no_opengl() -> None:
+    """cuda-drivers of 615 has no dependencies (cupy/cupy#10295); that of 610 brought a display's packages."""
+    compute = {"libnvidia-compute": "595.71.05-1ubuntu1", "nvidia-dkms-open": "595.71.05-1ubuntu1"}
+    for version, profile in {"615.71.09-1ubuntu1": "compute", "595.71.05-1ubuntu1": "full"}.items():
+        found = probe(GDM, {**compute, "cuda-drivers": version})
+        assert made(found).components["driver"].profile == profile
+        assert made(found, driver_profile="compute").ok == (profile == "compute")
+
+
 def test_compute_is_refused_where_it_would_take_the_display() -> None:
     plan = made(probe(GDM, DKMS), driver_profile="compute")
     (problem,) = plan.problems

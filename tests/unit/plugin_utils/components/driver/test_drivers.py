@@ -133,6 +133,15 @@ def test_a_driver_exists_if_the_repository_that_was_read_lists_it():
     assert made["components"]["driver"]["version"] == "580.500.01"
 
 
+@pytest.mark.parametrize("profile", ["compute", "full"])
+def test_an_empty_metapackage_makes_no_version_of_a_driver(profile):
+    """cuda-drivers and, in Debian, nvidia-kernel-dkms of branches without proprietary modules."""
+    for distro, name in (("ubuntu-24.04", "cuda-drivers"), ("debian-13", "nvidia-kernel-dkms")):
+        offers = {name: ("615.80.01-1",)}
+        refused = plan_untried(distro, "H200", offers=offers, driver="615.80.01", driver_profile=profile)
+        assert codes(refused) == ["unknown-version"]
+
+
 @pytest.mark.parametrize(("driver", "ok"), [("535.309.01", True), ("535.309", True), ("535.261.03", False)])
 def test_an_archive_has_one_version_of_a_branch(driver, ok):
     """Debian 12's security updates replaced 535.261.03, so that a request for it cannot be met from there."""

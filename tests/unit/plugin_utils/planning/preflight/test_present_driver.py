@@ -14,6 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.preflight_cases import (
     ALL_INSTALLED,
+    COMPONENTS,
     CONTAINER,
     LOADED,
     PROBING,
@@ -67,6 +68,11 @@ def test_warnings(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion)
 
 SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
     "nouveau on a borrowed kernel": ({"driver": NOUVEAU}, None, CONTAINER),
+    "a metapackage without dependencies, which goes": (
+        {"packages": {"cuda-drivers": {"version": "615.71.09-1"}}},
+        {**COMPONENTS, "driver": {**COMPONENTS["driver"], "pinning_packages": ["nvidia-driver-pinning-595=595-1"]}},
+        None,
+    ),
 }
 
 
