@@ -41,6 +41,7 @@ KNOWN = {
 }
 GRAPHICS = "nvidia-graphics-drivers"  # the source package of most of a driver
 LAST_BRANCH_IN_NAMES = 580
+LAST_PROPRIETARY_BRANCH = 610
 LAST_BRANCH_OF_FABRIC = 575  # in the names of Fabric Manager and what belongs to it
 FIRST_PINNED_BRANCH = 580
 FIRST_BRANCH_OF_DAEMON = 580  # in a package of its own
@@ -54,7 +55,8 @@ KEYRING = "/usr/share/keyrings/cuda-archive-keyring.gpg"
 class Slug:
     """The repository of one distribution release: NVIDIA's name for it (debian12) and the URL of its parent.
 
-    drivers, cuda: the driver branches and CUDA series that it offers, oldest first.
+    drivers, cuda: the driver branches and CUDA series that it offers and scenarios change between, oldest first; also:
+    the branches that it offers, too.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Slug:
     base_url: str
     drivers: tuple[str, ...]
     cuda: tuple[str, ...]
+    also: tuple[str, ...] = ()
 
     @property
     def folder(self) -> str:
@@ -92,7 +95,7 @@ def slug(name: str, base_url: str) -> Slug:
     if name not in known:
         raise SystemExit(f"slug {name}: unknown; contents.yml has {', '.join(sorted(known))}")
     entry = known[name]
-    offered = tuple(entry["drivers"]), tuple(entry["cuda"])
+    offered = tuple(entry["drivers"]), tuple(entry["cuda"]), tuple(entry.get("also", []))
     return Slug(name, entry["key_file"], entry["packages"], base_url, *offered)
 
 
@@ -123,7 +126,7 @@ def driver_packages(target: Slug) -> Iterator[Package]:
     revision = data["revision"][family]
     found: dict[tuple[str, str], Package] = {}  # several patches of a branch have one pinning package for it
     for driver in data["drivers"]:
-        if driver["branch"] not in target.drivers:
+        if driver["branch"] not in (*target.drivers, *target.also):
             continue
         branch = int(driver["branch"])
         graphics = GRAPHICS + f"-{branch}" * (family == "ubuntu" and branch <= LAST_BRANCH_IN_NAMES)
@@ -131,6 +134,9 @@ def driver_packages(target: Slug) -> Iterator[Package]:
         eras = ["all_branches", "up_to_580" if branch <= LAST_BRANCH_IN_NAMES else "from_590"]
         if branch <= LAST_BRANCH_IN_NAMES:
             eras.append("only_580" if branch >= FIRST_BRANCH_OF_DAEMON else "up_to_575")
+        elif branch <= LAST_PROPRIETARY_BRANCH:
+            eras.append("from_590_to_610")
+        eras.append("up_to_610" if branch <= LAST_PROPRIETARY_BRANCH else "from_615")
         pinned = {driver["branch"]: f"{branch}.*", driver["driver"]: f"{driver['driver']}-*"}
         pinning = [
             fill(data["pinning"], {**values, "pinned": name, "pin": pin})
