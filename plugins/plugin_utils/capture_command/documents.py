@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import json
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.masking import Identities, Mask
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.masking import Identities, Mask, homes_in
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 
@@ -20,7 +21,12 @@ _TIMEOUT = 90.0  # seconds for a program; nvidia-smi takes 30 with eight GPUs wi
 _MOST_LINES = 4000
 _KERNEL_WORDS = "NVRM|nvidia|Xid|nouveau|nova_core|SXid|fabric|mlx5|vfio|Secure boot|lockdown"
 _MODULES = re.compile(r"^(nvidia|nouveau|nova|mlx5|ib_|vfio|gdrdrv|drm)\w*")
-_USERS_FROM = 1000  # the first uid of people
+# The uids of people where /etc/login.defs has none, and the first of directories: SSSD numbers Active Directory's from
+# 200000 on. What is between is systemd's and nobody's (systemd.io, "Users, Groups, UIDs and GIDs on systemd Systems").
+_UIDS, _FIRST_OF_DIRECTORIES, _NO_UID = (1000, 60000), 65536, 2**32 - 2
+_MOST_NAMES = 500  # that the host is asked for at once
+# Below these a user's home is that of a program, and its name one that others need.
+_OF_PROGRAMS = re.compile(r"/(?:(?:usr|etc|var|opt|run|proc|sys|dev|tmp|boot|s?bin|lib\w*)(?:/.*)?|[^/]*)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,11 +90,13 @@ def captured(catalog: Catalog, repositories: dict[str, Any], root: str = "/", ru
 
     repositories: the URL of NVIDIA's repository by distribution id.
     """
-    mask = Mask(identities(root, run))
-    documents = {document.name: _read(document, mask, root, run) for document in listed(catalog)}
+    read = [(document, _read(document, root, run)) for document in listed(catalog)]
     options = host_probe.Options(repositories=repositories, kernel_header_offers=True, **probe_options(catalog))
-    probed = _without_people(to_json(host_probe.probe(root, options, run)), mask)
-    probed = mask.data(probed)
+    probed = to_json(host_probe.probe(root, options, run))
+    texts = [*(text for _each, (text, _about) in read), json.dumps(probed)]
+    mask = Mask(_with_users(identities(root, run), texts, _uids(root), run))
+    documents = {document.name: _document(document, text, about, mask) for document, (text, about) in read}
+    probed = mask.data(_without_people(probed, mask))
     return {"capture": SCHEMA, "masked": mask.counts, "probe": probed, "documents": documents}
 
 
@@ -100,13 +108,56 @@ def identities(root: str, run: Run) -> Identities:
         address, *known = line.partition("#")[0].split() or [""]
         if address.startswith("127.0.1.") or hosts & set(known):  # Debian's line of the host's own names
             hosts |= {part for name in known for part in (name, name.partition(".")[0])}
-    users = []
-    for line in (files.read_text(root, "/etc/passwd") or "").splitlines():
-        name, _password, uid, *_rest = [*line.split(":"), "", ""]
-        users += [name] if uid.isdigit() and _USERS_FROM <= int(uid) < 65534 else []
+    answer = command.ask(run, ["getent", "passwd"], _TIMEOUT)
+    users, homes, system = _accounts((files.read_text(root, "/etc/passwd") or "") + "\n" + answer.output, _uids(root))
     answer = command.ask(run, ["ip", "-oneline", "address"], _TIMEOUT)
     found = re.findall(r"\binet6? ([0-9a-f.:]+)", answer.output)
-    return Identities(tuple(hosts - {"", "localhost"}), tuple(users), tuple(a for a in found if not _is_local(a)))
+    addresses = tuple(address for address in found if not _is_local(address))
+    return Identities(tuple(hosts - {"", "localhost"}), users, addresses, homes, system)
+
+
+def _uids(root: str) -> tuple[int, int]:
+    """Return the first and the last uid that this host gives to people: login.defs(5)."""
+    text = files.read_text(root, "/etc/login.defs") or ""
+    found = dict(re.findall(r"^[ \t]*(UID_MIN|UID_MAX)[ \t]+(\d+)", text, re.MULTILINE))
+    return int(found.get("UID_MIN", _UIDS[0])), int(found.get("UID_MAX", _UIDS[1]))
+
+
+def _accounts(text: str, uids: tuple[int, int]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    r"""Return the names and homes of people, and the names of all other accounts, of lines as in passwd(5).
+
+    A directory's names may have a domain, jdoe@corp.net and CORP\jdoe: they are there without it, too.
+    """
+    users, homes, system = list[str](), list[str](), list[str]()
+    for line in text.splitlines():
+        fields = line.split(":")
+        if len(fields) < 7 or not fields[2].isdigit():
+            continue
+        name, uid, home = fields[0], int(fields[2]), fields[5].rstrip("/")
+        if uids[0] <= uid <= uids[1] or _FIRST_OF_DIRECTORIES <= uid < _NO_UID:
+            users += [name, name.partition("@")[0].rpartition("\\")[2]]
+            homes += [home] if home and not _OF_PROGRAMS.fullmatch(home) else []
+        else:
+            system.append(name)
+    return tuple(dict.fromkeys(users)), tuple(dict.fromkeys(homes)), tuple(dict.fromkeys(system))
+
+
+def _with_users(known: Identities, texts: list[str], uids: tuple[int, int], run: Run) -> Identities:
+    """Return the identities with the users whose homes are in texts: a directory need not list all that it has.
+
+    The host is asked for them by name, as for a login; what is nobody's is a folder.
+    """
+    names = set().union(*map(homes_in, texts)) - {*known.users, *known.system}
+    if not names:
+        return known
+    answer = command.ask(run, ["getent", "passwd", *sorted(names)[:_MOST_NAMES]], _TIMEOUT)
+    users, homes, system = _accounts(answer.output, uids)
+    return dataclasses.replace(
+        known,
+        users=tuple(dict.fromkeys((*known.users, *users))),
+        homes=tuple(dict.fromkeys((*known.homes, *homes))),
+        system=(*known.system, *system),
+    )
 
 
 def _is_local(address: str) -> bool:
@@ -116,26 +167,27 @@ def _is_local(address: str) -> bool:
         return True
 
 
-def _read(document: Document, mask: Mask, root: str, run: Run) -> dict[str, Any]:
-    """Return a document for the file: its lines, or why there are none; the status of a program that failed."""
+def _read(document: Document, root: str, run: Run) -> tuple[str, dict[str, Any]]:
+    """Return the text of a document, and what else there is to say: why there is none, the status of a program."""
     if document.path:
         try:
             text = files.read_text(root, document.path)
         except OSError as error:
-            return {"problem": error.strerror}
-        return {"problem": "is not there"} if text is None else {"lines": _lines(document, text, mask)}
+            return "", {"problem": error.strerror}
+        return (text, {}) if text is not None else ("", {"problem": "is not there"})
     answer = command.ask(run, list(document.argv), _TIMEOUT)
-    text = answer.output or answer.text()
-    found: dict[str, Any] = {"lines": _lines(document, text, mask)}
-    return found if answer.exit_code == 0 else {"status": answer.exit_code, **found}
+    return answer.output or answer.text(), {"status": answer.exit_code} if answer.exit_code else {}
 
 
-def _lines(document: Document, text: str, mask: Mask) -> list[str]:
-    """Return the masked lines that are kept, the last ones of too many."""
+def _document(document: Document, text: str, about: dict[str, Any], mask: Mask) -> dict[str, Any]:
+    """Return a document for the file: the masked lines that are kept, the last ones of too many."""
+    if "problem" in about:
+        return about
     lines = mask.text(text, addresses=document.addresses).splitlines()
     kept = [line for line in lines if document.keep is None or document.keep.search(line)]
     left_out = len(kept) - _MOST_LINES
-    return kept if left_out <= 0 else [f"({left_out} earlier lines are left out)", *kept[-_MOST_LINES:]]
+    shown = kept if left_out <= 0 else [f"({left_out} earlier lines are left out)", *kept[-_MOST_LINES:]]
+    return {**about, "lines": shown}
 
 
 def _without_people(probed: dict[str, Any], mask: Mask) -> dict[str, Any]:

@@ -24,6 +24,7 @@ _COMMON = {
     *("ubuntu", "debian", "root", "admin", "user", "nvidia", "cuda", "gpu", "linux", "localhost", "host", "test"),
     *("kernel", "driver", "server", "desktop", "cloud", "nobody", "docker", "slurm", "lab", "azureuser", "ec2-user"),
     *("dev", "open", "generic", "data", "max", "common", "utils", "compute", "main", "toolkit", "headless", "opc"),
+    *("ada", "grace", "vera", "rubin", "pascal", "maxwell", "will", "may", "mark", "page", "long", "case", "ray"),
     *("focal", "jammy", "noble", "bookworm", "trixie", "dgx", "hgx", "tesla", "hopper", "ampere", "blackwell"),
 }
 _PRODUCT = re.compile(r"(?:rtx|gtx)?-?[a-z]{0,2}\d{2,4}[a-z]{0,2}", re.IGNORECASE)  # H100, as some call their hosts
@@ -39,7 +40,22 @@ _URL = re.compile(
 )
 _QUERY = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://[^\s?\"'<>]+\?)([^\s\"'<>]+)", re.IGNORECASE)
 _MAIL = re.compile(r"(?<![/\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-_HOME = re.compile(r"(/home/|/export/home/|/Users/)([^/\s:\"']+)")
+# A folder of homes, and one or two names below it: home/jdoe, users/j/jdoe, home/CORP/jdoe (override_homedir in
+# sssd.conf(5)).
+_NAMES = r"(?P<first>[^/\s:,;\"'<>|()\[\]]+)(?:(?P<between>/)(?P<second>[^/\s:,;\"'<>|()\[\]]+))?"
+_HOMES = (
+    re.compile(
+        r"(?<![\w.@+-])(?P<at>(?:/[\w.@+-]{1,64}){0,5}/(?:(?:net)?home(?:s|\d{1,4})?|users?|people|staff|students)/)"
+        + _NAMES,
+        re.I,
+    ),
+    re.compile(r"(?P<at>/(?:home|Users)/)" + _NAMES),
+)
+# What has no folder of homes, whatever it is called.
+_NO_HOMES = re.compile(r"/(?:usr(?!/home/)|etc|lib\w*|run|sys|proc|dev|boot|snap)/")
+_ACCOUNT = re.compile(r"[A-Za-z_][\w.@-]{0,63}")  # what a directory may have as a name
+_DOMAIN = re.compile(r"[\w-]+(?:\.[\w-]+)+|[A-Z][A-Z0-9-]+")
+_ATOM = re.compile(r"[a-z0-9]+")
 _SECRETS = r"(?<![a-z])(?:\w{0,30}_)?(?:password|passwd|pass|passphrase|psk|secret|token|auth|api_?key|key)"
 # What a name before it tells: (kind, expression with the name as its first group and the value as its second).
 _NAMED = (
@@ -75,11 +91,30 @@ _NAMED = (
 
 @dataclasses.dataclass(frozen=True)
 class Identities:
-    """What a host says of itself: its names, its users, and the addresses of its interfaces."""
+    """What a host says of itself: its names, its users, and the addresses of its interfaces.
+
+    homes: the paths of its users' homes; system: the accounts of programs, which every host has.
+    """
 
     hosts: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
+    homes: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()
+
+
+class _Words:
+    """Names to find in many texts: by their first letters and digits, so that a text costs the same with many names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_atom: dict[str, list[str]] = {}
+        for name in {name.lower() for name in names if _tells(name)}:
+            self._by_atom.setdefault((_ATOM.findall(name) or [""])[0], []).append(name)
+
+    def within(self, text: str) -> list[str]:
+        """Return the names that a text may have, the longest first."""
+        atoms = {"", *_ATOM.findall(text.lower())} & self._by_atom.keys()
+        return sorted((name for atom in atoms for name in self._by_atom[atom]), key=lambda name: (-len(name), name))
 
 
 @dataclasses.dataclass
@@ -117,11 +152,27 @@ class Mask:
         text = _IPV6.sub(self._address, text)
         if addresses:
             text = _IPV4.sub(self._address, text)
-        text = self._words(text, "ADDRESS", self.identities.addresses)
+        text = self._words(text, "ADDRESS", _Words(self.identities.addresses))
         # apt-cache policy names the host of a URL again.
-        text = self._words(text, "HOST", (*self.identities.hosts, *self.seen.get("HOST", ())))
-        text = _HOME.sub(lambda match: match[1] + self.value("USER", match[2]), text)
-        return self._words(text, "USER", self.identities.users)
+        text = self._words(text, "HOST", _Words((*self.identities.hosts, *self.seen.get("HOST", ()))))
+        for home, name in self._homes if "/" in text else ():
+            if home in text:
+                text = re.sub(rf"({re.escape(home[: -len(name)])})({re.escape(name)})(?![\w.-])", self._home, text)
+        for pattern in _HOMES:
+            text = pattern.sub(self._below_homes, text)
+        return self._words(text, "USER", self._users)
+
+    @functools.cached_property
+    def _users(self) -> _Words:
+        return _Words(self.identities.users)
+
+    @functools.cached_property
+    def _homes(self) -> list[tuple[str, str]]:
+        """Return the homes whose last part is another name than a user's, which is masked as one; the longest first."""
+        named = ((home, home.rpartition("/")[2]) for home in self.identities.homes)
+        return sorted(
+            ((h, n) for h, n in named if n.lower() not in self._known and _tells(n)), key=lambda pair: -len(pair[0])
+        )
 
     def value(self, kind: str, value: str) -> str:
         """Return the mask of a value; what says that there is none, and a mask, stay."""
@@ -136,13 +187,33 @@ class Mask:
     def _named(self, kind: str, match: re.Match[str]) -> str:
         return match[1] + self.value(kind, match[2])
 
-    def _words(self, text: str, kind: str, words: Iterable[str]) -> str:
-        for word in sorted({word for word in words if _tells(word)}, key=len, reverse=True):
-            # A name that is like no other word is one beside a hyphen, too, as in HOST-vg; LVM doubles its hyphens.
-            beside = "" if re.search(r"[\d-]", word) else "-"
-            name = re.escape(word).replace(r"\-", "--?")
-            pattern = re.compile(rf"(?<![a-z0-9.{beside}]){name}(?![a-z0-9{beside}]|\.\w)", re.IGNORECASE)
-            text = pattern.sub(functools.partial(self._word, kind, word.lower()), text)
+    def _home(self, match: re.Match[str]) -> str:
+        return match[1] + self._user(match[2])
+
+    def _below_homes(self, match: re.Match[str]) -> str:
+        """Return a folder of homes with the user below it masked, and the domain above the user."""
+        at, first, second = match["at"], match["first"], match["second"] or ""
+        rest = (match["between"] or "") + second
+        if _NO_HOMES.match(at) or first.lower() in self.identities.system or _IS_MASK.fullmatch(first):
+            return match[0]
+        is_by_letters = len(first) <= 2 and second.lower().startswith((first.lower(), "user-"))
+        if second and is_by_letters:
+            return f"{at}{first}/{self._user(second)}"
+        if second and _DOMAIN.fullmatch(first) and first.lower() not in self._known:
+            return f"{at}{self.value('HOST', first.lower())}/{self._user(second)}"
+        return at + self._user(first) + rest
+
+    def _user(self, name: str) -> str:
+        is_of_a_program = name.lower() in self.identities.system or _IS_MASK.fullmatch(name)
+        return name if is_of_a_program else self.value("USER", name.lower())
+
+    @functools.cached_property
+    def _known(self) -> set[str]:
+        return {name.lower() for name in self.identities.users}
+
+    def _words(self, text: str, kind: str, words: _Words) -> str:
+        for word in words.within(text):
+            text = _word_pattern(word, kind).sub(functools.partial(self._word, kind, word), text)
         return text
 
     def _word(self, kind: str, word: str, _match: re.Match[str]) -> str:
@@ -165,6 +236,25 @@ class Mask:
         if found.is_unspecified or found.is_loopback:
             return match[0]
         return self.value("ADDRESS", match[0].lower())
+
+
+@functools.lru_cache(maxsize=4096)
+def _word_pattern(word: str, kind: str) -> re.Pattern[str]:
+    r"""Return the expression of a name as a word; of a user with the short name of a domain, as in CORP\\jdoe."""
+    # A name that is like no other word is one beside a hyphen, too, as in HOST-vg; LVM doubles its hyphens.
+    beside = "" if re.search(r"[\d-]", word) else "-"
+    name = re.escape(word).replace(r"\-", "--?")
+    start = rf"(?<![a-z0-9.{beside}])"
+    if kind == "USER":
+        start = rf"(?:(?<![\w.\\-])[\w-]{{2,15}}\\{{1,2}}|{start})"
+    return re.compile(rf"{start}{name}(?![a-z0-9{beside}]|\.\w)", re.IGNORECASE)
+
+
+def homes_in(text: str) -> set[str]:
+    """Return the names below folders of homes that may be those of accounts, of which the host can be asked."""
+    matches = (match for pattern in _HOMES for match in pattern.finditer(text) if not _NO_HOMES.match(match["at"]))
+    names = (name for match in matches for name in (match["first"], match["second"]) if name)
+    return {name for name in names if _tells(name) and _ACCOUNT.fullmatch(name)}
 
 
 def _tells(word: str) -> bool:

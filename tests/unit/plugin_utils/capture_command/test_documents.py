@@ -30,12 +30,16 @@ SECRETS = (
     "10.1.2.3",
     "train_secret",
     "5f3c9f2a",
+    "achim",
+    "mroe",
 )
 SMI = "0, NVIDIA H200, GPU-5f3c9f2a-1111-2222-3333-444455556666, 580.126.16, 143771, 9.0, 00000000:05:00.0\n"
 LOG = """\
 [    1.000000] Linux version 6.8.0 (buildd@corp.net)
 [   12.000000] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.126.16
 [   13.000000] audit: user mallory
+[   13.500000] nvidia: opened by achim and mroe, and by www-data
+[   13.600000] nvidia: /nfs/users/mroe/a.out
 [   14.000000] NVRM: Xid (PCI:0000:05:00): 31, pid=4242, name=train_secret, Ch 00000010
 """
 
@@ -44,6 +48,8 @@ def run(argv: list[str], timeout: float, env: Any = None, cwd: Any = None, stdin
     """Answer for the programs of a host."""
     if argv[0] == "nvidia-smi" and any("query-gpu" in word for word in argv):
         return command.Answer(0, SMI.encode(), b"")
+    if argv[:2] == ["getent", "passwd"]:
+        return passwd(argv[2:])
     known = {
         "nvidia-smi -q": "    Serial Number                         : 1654922003211\n",
         "ip": "2: eth0    inet 10.1.2.3/24 brd 10.1.2.255 scope global eth0\n",
@@ -58,6 +64,17 @@ def run(argv: list[str], timeout: float, env: Any = None, cwd: Any = None, stdin
         if text is None
         else command.Answer(0, text.encode(), b"")
     )
+
+
+def passwd(names: list[str]) -> command.Answer:
+    """Answer as glibc's getent with SSSD, which lists the users that it has read, and looks the others up by name."""
+    accounts = {
+        "root": "root:x:0:0::/root:/bin/sh",
+        "achim": "achim:*:10001:10001::/data/home/achim:/bin/bash",
+        "mroe": "mroe:*:1500000123:1500000123:M. Roe:/nfs/users/mroe:/bin/bash",
+    }
+    found = [accounts[name] for name in names or ("root", "achim") if name in accounts]
+    return command.Answer(2 if len(found) < len(names) else 0, "\n".join([*found, ""]).encode(), b"")
 
 
 @pytest.fixture
@@ -90,7 +107,7 @@ def test_what_was_read_is_there_and_what_was_not_has_its_reason(root: Path) -> N
     found = captured(root)["documents"]
     assert found["lspci -nn"]["lines"][0].startswith("05:00.0 3D controller [0302]: NVIDIA")
     (log,) = [document for name, document in found.items() if name.startswith("journalctl")]
-    assert [line[:14] for line in log["lines"]] == ["[   12.000000]", "[   14.000000]"], (
+    assert [line[:14] for line in log["lines"]] == [f"[   {at}00000]" for at in ("12.0", "13.5", "13.6", "14.0")], (
         "other lines are nobody's business"
     )
     assert found["/proc/cmdline"]["lines"][0].endswith(" quiet")
@@ -115,12 +132,64 @@ def test_the_plan_of_the_file_is_that_of_the_host(root: Path) -> None:
 def test_a_long_log_keeps_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "_MOST_LINES", 1)
     (log,) = [each for name, each in captured(root)["documents"].items() if name.startswith("journalctl")]
-    assert log["lines"][0] == "(1 earlier lines are left out)"
+    assert log["lines"][0] == "(3 earlier lines are left out)"
     assert log["lines"][1].startswith("[   14.000000] NVRM: Xid")
 
 
 def test_a_host_says_who_it_is(root: Path) -> None:
     found = documents.identities(str(root), run)
     assert dataclasses.replace(found, hosts=tuple(sorted(found.hosts))) == documents.Identities(
-        ("dgx-07", "dgx-07.corp.net"), ("svc_train",), ("10.1.2.3",)
+        ("dgx-07", "dgx-07.corp.net"),
+        ("svc_train", "achim"),
+        ("10.1.2.3",),
+        homes=("/home/mallory", "/data/home/achim"),
+        system=("root",),
     )
+
+
+ACCOUNT = "x:*:{}:100::/data/home/x:/bin/sh\n"
+
+
+@pytest.mark.parametrize(
+    ("uid", "limits", "is_a_person"),
+    [
+        (999, "", False),
+        (1000, "", True),
+        (60000, "", True),
+        (60001, "", False),
+        (65534, "", False),
+        (4294967294, "", False),
+        (1500000123, "", True),  # Active Directory's, as SSSD numbers them
+        (600, "UID_MIN 500\n", True),
+        (600, "#UID_MIN 500\n", False),
+        (4000, "UID_MIN\t\t 5000\n", False),
+        (61000, "UID_MAX 61999\n", True),
+    ],
+)
+def test_people_are_those_whose_numbers_the_host_gives_to_people(
+    tmp_path: Path, uid: int, limits: str, is_a_person: bool
+) -> None:
+    put(tmp_path, "/etc/login.defs", limits)
+    put(tmp_path, "/etc/passwd", ACCOUNT.format(uid))
+    found = documents.identities(str(tmp_path), run)
+    assert ("x" in found.users, "x" in found.system) == (is_a_person, not is_a_person)
+    assert ("/data/home/x" in found.homes) == is_a_person
+
+
+@pytest.mark.parametrize("name", ["jdoe@corp.net", "CORP\\jdoe"])
+def test_a_name_with_its_domain_is_masked_without_it_too(tmp_path: Path, name: str) -> None:
+    put(tmp_path, "/etc/passwd", f"{name}:*:1500000123:100::/home/corp.net/jdoe:/bin/sh\n")
+    assert {name, "jdoe"} <= set(documents.identities(str(tmp_path), run).users)
+
+
+def test_a_name_in_a_home_that_is_nobodys_is_a_word_like_others(root: Path) -> None:
+    """The host knows it, the directory's server too; a folder for all beside the homes has no account."""
+    put(root, "/proc/cmdline", "x=/nfs/users/shared/x shared=1\n")
+    (line,) = captured(root)["documents"]["/proc/cmdline"]["lines"]
+    assert line.endswith("/x shared=1")
+    assert "shared/x" not in line
+
+
+def test_people_are_read_where_no_getent_is(root: Path) -> None:
+    found = documents.identities(str(root), lambda argv, *_rest, **_more: command.Answer(127, b"", b""))
+    assert found.users == ("svc_train",)

@@ -10,10 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.masking import Identities, Mask
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.masking import Identities, Mask, homes_in
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
-IDENTITIES = Identities(("dgx-07", "dgx-07.ml.corp.net"), ("achim", "svc_train"), ("172.20.4.7", "fd00::4:7"))
+IDENTITIES = Identities(
+    ("dgx-07", "dgx-07.ml.corp.net"),
+    ("achim", "svc_train", "j.roe"),
+    ("172.20.4.7", "fd00::4:7"),
+    homes=("/srv/projects/vision-acme", "/data/home/achim"),
+    system=("root", "daemon", "www-data", "postgres"),
+)
 # A text, and what of it must be gone.
 PLANTED = {
     "XML of nvidia-smi": ("<serial>1654922003211</serial>", "1654922003211"),
@@ -43,6 +49,22 @@ PLANTED = {
     "GRUB's password": ("password_pbkdf2 boss grub.pbkdf2.sha512.10000.AA.BB", "grub.pbkdf2"),
     "a user": ("/opt/models of svc_train", "svc_train"),
     "a directory": ("PATH=/home/mallory/bin:/usr/bin", "mallory"),
+    "a home below another folder": ("PATH=/data/home/jdoe/bin:/usr/bin", "jdoe"),
+    "on a file server": ("exe=/nfs/users/jdoe/venv/bin/python3", "jdoe"),
+    "exported": ("fs01:/export/home/jdoe on /home/jdoe type nfs4", "jdoe"),
+    "one of several file systems": ("/home2/jdoe/.nv, /gpfs/home01/jdoe", "jdoe"),
+    "by letters": ("/afs/user/j/jdoe and /home/jd/jdoe/x", "jdoe"),
+    "a name of two letters": ("/home/jd/venv/bin", "jd"),
+    "of a group": ("/staff/jdoe /data/people/jdoe /net/students/jdoe", "jdoe"),
+    "by domain": ("/home/corp.net/jdoe/x", "jdoe"),
+    "the domain itself": ("/home/corp.net/jdoe/x", "corp.net"),
+    "by the domain's short name": ("/home/CORP/jdoe", "CORP"),
+    "with the domain": ("/home/jdoe@corp.net/.cache", "jdoe"),
+    "a name with a dot": ("/home/j.roe/venv of j.roe", "j.roe"),
+    "in a URL": ("file:///nfs/users/jdoe/wheels", "jdoe"),
+    "a home of another name": ("/srv/projects/vision-acme/bin", "vision-acme"),
+    "a user of a domain": (r"session of CORP\achim, CORP\\achim", "CORP"),
+    "a user in capitals": ("ACHIM logged in", "ACHIM"),
     "mail": ("Signed by Achim <a.k@corp.net>", "a.k@corp.net"),
     "an address": ("ip=10.1.2.3::10.1.2.1:255.255.255.0", "10.1.2.3"),
     "the host's own in a list of versions": ("libx 172.20.4.7", "172.20.4.7"),
@@ -84,6 +106,9 @@ KEPT = (
     "inet 127.0.0.1 and ::1",
     "500 https://linux.mellanox.com/public/repo/mlnx_ofed/24.10-1.1.4.0/ubuntu24.04/x86_64 ./ Packages",
     "ii libnvidia-compute-580:amd64 580.95.05-0ubuntu0.24.04.2",
+    "/home/www-data /data/home/daemon/x /nfs/users/postgres root daemon www-data:x",
+    "/usr/lib/systemd/user/x.service /run/user/1000/bus /usr/share/doc/users/guide /sys/fs/cgroup/users/a /etc/users/a",
+    "/srv/projects/vision-acme2 and /srv/projects",
 )
 
 
@@ -142,13 +167,44 @@ def test_data_is_masked_in_its_texts_and_keys() -> None:
     assert next(iter(masked.values()))[1:3] == [7, None]
 
 
-@pytest.mark.parametrize("name", ["ubuntu", "nvidia", "gpu", "vm", "dev", "open", "h100", "noble", "max", "box"])
+def test_a_user_has_one_mask_in_paths_and_words() -> None:
+    mask = Mask(IDENTITIES)
+    masked = mask.text("/data/home/Achim/x /nfs/users/achim achim ACHIM")
+    assert masked == "/data/home/USER-1/x /nfs/users/USER-1 USER-1 USER-1"
+    assert mask.counts == {"user": 1}
+
+
+def test_names_of_homes_are_those_to_ask_the_host_for() -> None:
+    text = "/data/home/jdoe/venv /nfs/users/mroe:/home/CORP/sdoe /home/www-data /usr/lib/systemd/user/x /home/-rf/a"
+    assert homes_in(text) == {"jdoe", "venv", "mroe", "CORP", "sdoe", "www-data"}
+
+
+def test_thousands_of_users_take_no_longer_than_one() -> None:
+    """A directory may list all of them, and each text is masked alone. As a ratio of times."""
+    text = "/data/home/jdoe/venv/bin/python3 nvidia-580 user41\n" * 20
+
+    def seconds(count: int) -> float:
+        mask = Mask(Identities(users=tuple(f"user{number}" for number in range(count))))
+        mask.text(text)
+        start = time.process_time()
+        for _repetition in range(50):
+            assert "user41" not in mask.text(text)
+        return time.process_time() - start
+
+    assert seconds(20000) < 5 * seconds(50) + 0.2
+
+
+@pytest.mark.parametrize("name", ["ubuntu", "nvidia", "gpu", "vm", "dev", "open", "h100", "noble", "max", "box", "ada"])
 def test_a_name_that_is_a_word_of_others_masks_nothing(name: str) -> None:
-    text = "ubuntu nvidia-gpu vm libcudnn9-dev-cuda-13 /dev/nvidia0 nvidia-open NVIDIA H100 80GB noble max x-box-y"
+    text = "ubuntu nvidia-gpu vm libcudnn9-dev-cuda-13 /dev/nvidia0 nvidia-open NVIDIA H100 80GB noble max x-box-y Ada"
     assert Mask(Identities((name,), (name,))).text(text) == text
 
 
-@pytest.mark.parametrize("line", ["a." * 20000, "aB3-" * 10000, "password" * 4000, "serial " * 5000], ids=range(4))
+@pytest.mark.parametrize(
+    "line",
+    ["a." * 20000, "aB3-" * 10000, "password" * 4000, "serial " * 5000, "/a" * 20000, "/home" * 8000],
+    ids=range(6),
+)
 def test_a_long_line_takes_no_longer_than_several_short_ones(line: str) -> None:
     """As a ratio: patterns that begin anew at each word of a long line would take the square of its length."""
     mask, parts = Mask(), [line[start : start + 400] for start in range(0, len(line), 400)]
