@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command impo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.capture_options import parser
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repositories
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import URL
 
 _MODE = 0o600  # it is the user's to give away
 _LOOK = """\
@@ -30,7 +31,11 @@ before you send it, first the kernel log, GRUB's menu, `apt-cache policy` and
 def main() -> int:
     """Run the command line; return the exit status."""
     options = parser()
-    path = options.parse_args().output or f"gpuhost-capture-{datetime.date.today():%Y%m%d}.json"
+    arguments = options.parse_args()
+    if arguments.repository_url and not URL.fullmatch(arguments.repository_url):
+        expected = "an address such as https://mirror.example.org/compute/cuda/repos"
+        options.refuse([f"--repository-url {arguments.repository_url}: expected {expected}"])
+    path = arguments.output or f"gpuhost-capture-{datetime.date.today():%Y%m%d}.json"
     try:
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
     except FileExistsError:
@@ -41,7 +46,7 @@ def main() -> int:
         missing = "the kernel log, GRUB's menu and more may be missing"
         print(f"Not run as root: {missing} (sudo script/capture).", file=sys.stderr)
     try:
-        found = _write(target)
+        found = _write(target, arguments.repository_url)
     except BaseException:  # nobody is to take a part for the whole
         os.unlink(path)
         raise
@@ -49,12 +54,12 @@ def main() -> int:
     return 0
 
 
-def _write(target: int) -> dict[str, Any]:
-    """Write what this host says to an open file, and return it."""
+def _write(target: int, mirror: str | None) -> dict[str, Any]:
+    """Write what this host says to an open file, and return it. mirror: that of NVIDIA's repositories, if named."""
     catalog, machine = load_catalog(), os.uname().machine
-    urls = {name: each[machine] for name, each in repositories(catalog).items() if machine in each}
+    urls = {name: each[machine] for name, each in repositories(catalog, mirror).items() if machine in each}
     with os.fdopen(target, "w", encoding="utf-8") as handle:
-        found = documents.captured(catalog, urls)
+        found = documents.captured(catalog, urls, is_asked=bool(mirror))
         json.dump({"gpuhost": command_line.version(), **found}, handle, indent=1, ensure_ascii=False)
         handle.write("\n")
     return found
@@ -67,6 +72,10 @@ def summary(path: str, found: dict[str, Any]) -> str:
         status = f", status {document['status']}" if "status" in document else ""
         what = document.get("problem") or f"{len(document['lines'])} lines{status}"
         lines.append(f"  {name if len(name) < 60 else name[:57] + '...'}: {what}")
+    if repository := found["probe"].get("repository"):
+        what = repository["error"] or f"{repository['url']}: {len(repository['packages'])} packages"
+        lines.append(f"  NVIDIA's repository: {what}")
+        lines += ["    (of a mirror: --repository-url URL, as in gpu_stack_repository_url)"] * bool(repository["error"])
     lines += [f"  probe: {error}" for error in found["probe"]["errors"]]
     counts = ", ".join(f"{kind} {count}" for kind, count in found["masked"].items())
     lines += [f"Different values masked: {counts or 'none'}.", _LOOK, f"Plan with it: script/plan --probe {path}"]

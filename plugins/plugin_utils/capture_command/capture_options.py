@@ -16,6 +16,12 @@ def parser() -> command_line.Parser:
     result.add_argument(
         "--output", metavar="FILE", help="the file to write (default: gpuhost-capture-DATE.json); none is overwritten"
     )
+    result.add_argument(
+        "--repository-url",
+        metavar="URL",
+        help="the mirror of NVIDIA's repositories that the inventory names (gpu_stack_repository_url; default: the one "
+        "that this host's apt has, else NVIDIA's)",
+    )
     return result
 
 

@@ -9,12 +9,15 @@ import re
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import os_release
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_sources
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.masking import Identities, Mask, homes_in
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import OWN_SOURCE
 
 SCHEMA = 1
 _TIMEOUT = 90.0  # seconds for a program; nvidia-smi takes 30 with eight GPUs without persistence mode
@@ -85,19 +88,49 @@ def listed(catalog: Catalog) -> tuple[Document, ...]:
     )
 
 
-def captured(catalog: Catalog, repositories: dict[str, Any], root: str = "/", run: Run = command.run) -> dict[str, Any]:
+def captured(
+    catalog: Catalog,
+    repositories: dict[str, str],
+    root: str = "/",
+    run: Run = command.run,
+    is_asked: bool = False,
+) -> dict[str, Any]:
     """Return the content of the file: `probe`, `documents` by name, and how much was masked, by kind.
 
-    repositories: the URL of NVIDIA's repository by distribution id.
+    repositories: the URL of NVIDIA's repository by distribution id. is_asked: whether the user named it; else it is
+    read where the host has it, which may be a mirror.
     """
     read = [(document, _read(document, root, run)) for document in listed(catalog)]
-    options = host_probe.Options(repositories=repositories, kernel_header_offers=True, **probe_options(catalog))
-    probed = to_json(host_probe.probe(root, options, run))
+    options = host_probe.Options(
+        repository_url=None if is_asked else configured_repository(root, repositories),
+        repositories=repositories,
+        kernel_header_offers=True,
+        **probe_options(catalog),
+    )
+    probed = urls.without_credentials(to_json(host_probe.probe(root, options, run)))  # as the module gpu_probe
     texts = [*(text for _each, (text, _about) in read), json.dumps(probed)]
     mask = Mask(_with_users(identities(root, run), texts, _uids(root), run))
     documents = {document.name: _document(document, text, about, mask) for document, (text, about) in read}
     probed = mask.data(_without_people(probed, mask))
     return {"capture": SCHEMA, "masked": mask.counts, "probe": probed, "documents": documents}
+
+
+def configured_repository(root: str, repositories: dict[str, str]) -> str | None:
+    """Return the URL of the repository that gpuhost has configured on a host, else that of a mirror beside no NVIDIA's.
+
+    Mirrors have the directories of NVIDIA's repository, as gpu_stack_repository_url expects. None without one.
+    """
+    try:
+        distribution = os_release.read(root)
+        entries = apt_sources.all_entries(root)
+    except (OSError, ValueError):  # the probe says what cannot be read
+        return None
+    nvidias = repositories.get(distribution.id if distribution else "", "").rstrip("/")
+    flat = [entry for entry in entries if entry.suite.strip("./") == ""]
+    found = [entry.uri for entry in flat if entry.uri.rstrip("/").split("/")[-2:] == nvidias.split("/")[-2:]]
+    ours = [entry.uri for entry in flat if entry.file == OWN_SOURCE and entry.uri in found]
+    is_nvidias = nvidias in [uri.rstrip("/") for uri in found]
+    return next(iter(ours or ([] if is_nvidias else found)), None)
 
 
 def identities(root: str, run: Run) -> Identities:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, download
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command import documents
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.module_utils.host_files import put
+from tests.unit.module_utils.host_files import listed, put
 from tests.unit.plugin_utils.components.test_adoption import host
 
 SECRETS = (
@@ -32,6 +35,11 @@ SECRETS = (
     "5f3c9f2a",
     "achim",
     "mroe",
+)
+PROJECT = Path(__file__).resolve().parents[4]
+OF_580 = (
+    *(f"libnvidia-{part}-580" for part in ("compute", "decode", "encode")),
+    *("nvidia-utils-580", "nvidia-compute-utils-580", "nvidia-dkms-580-open", "nvidia-persistenced", "nvidia-modprobe"),
 )
 SMI = "0, NVIDIA H200, GPU-5f3c9f2a-1111-2222-3333-444455556666, 580.126.16, 143771, 9.0, 00000000:05:00.0\n"
 LOG = """\
@@ -127,6 +135,89 @@ def test_the_plan_of_the_file_is_that_of_the_host(root: Path) -> None:
     assert plans[1].components == plans[3].components
     assert plans[1].components["cudnn"], "a version with four numbers is no address"
     assert plans[0].problems == plans[2].problems
+
+
+# A mirror ------------------------------------------------------------------------------------------------------------
+
+NVIDIAS = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"
+MIRROR = "http://mirror.corp.net/cuda/repos/ubuntu2404/x86_64/"
+OWN = "etc/apt/sources.list.d/nvidia-cuda.sources"
+NVIDIA = f"deb {NVIDIAS} /\n"
+CORP = f"deb [signed-by=/k.gpg] {MIRROR} /\n"
+LOGIN = MIRROR.replace("//", "//svc_train:hunter2@")
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ({}, None),
+        ({"etc/apt/sources.list": NVIDIA}, None),
+        ({"etc/apt/sources.list.d/corp.list": CORP}, MIRROR),
+        ({"etc/apt/sources.list.d/corp.list": f"deb {MIRROR.rstrip('/')} ./\n"}, MIRROR.rstrip("/")),
+        ({"etc/apt/sources.list.d/corp.list": f"deb {LOGIN} /\n"}, LOGIN),
+        ({"etc/apt/sources.list.d/corp.list": CORP + NVIDIA}, None),
+        ({OWN: f"Types: deb\nURIs: {MIRROR}\nSuites: /\n", "etc/apt/sources.list": NVIDIA}, MIRROR),
+        ({OWN: f"Types: deb\nURIs: {NVIDIAS}\nSuites: /\n", "etc/apt/sources.list.d/corp.list": CORP}, NVIDIAS),
+        ({"etc/apt/sources.list": CORP.replace("2404", "2204")}, None),
+        ({"etc/apt/sources.list": "deb file:///var/cuda-repo-ubuntu2404-13-2-local /\n"}, None),
+        ({"etc/apt/sources.list": f"deb {MIRROR} noble main\n"}, None),
+    ],
+    ids=[
+        "none", "NVIDIA's", "a mirror", "its flat form", "with a login", "both", "gpuhost's", "gpuhost's is NVIDIA's",
+        "of another release", "a local installer", "not flat",
+    ],
+)  # fmt: skip
+def test_the_repository_is_read_where_the_host_has_it(
+    tmp_path: Path, sources: dict[str, str], expected: str | None
+) -> None:
+    put(tmp_path, "/etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
+    for path, text in sources.items():
+        put(tmp_path, f"/{path}", text)
+    assert documents.configured_repository(str(tmp_path), {"ubuntu-24.04": NVIDIAS}) == expected
+    assert documents.configured_repository(str(tmp_path), {}) is None
+
+
+@pytest.mark.skipif(not Path(download.APT_HELPER).exists(), reason="needs apt-helper")
+@pytest.mark.parametrize("is_asked", [True, False], ids=["by the option", "by the host's source"])
+def test_the_plan_of_the_file_is_that_of_a_host_with_a_mirror(root: Path, tmp_path: Path, is_asked: bool) -> None:
+    """A mirror that keeps one driver, which is not the newest that NVIDIA has."""
+    catalog = load_catalog()
+    url = f"file://{tmp_path}/mirror/ubuntu2404/x86_64/"
+    packages = dict.fromkeys(OF_580, "580.126.16-1ubuntu1") | {"nvidia-driver-pinning-580": "580-1ubuntu1"}
+    folder = tmp_path / "mirror/ubuntu2404/x86_64"
+    put(folder, "/Packages.gz", gzip.compress(listed(packages).encode()))
+    put(folder, "/InRelease", "Origin: NVIDIA\n-----BEGIN PGP SIGNATURE-----\n")
+    if not is_asked:
+        put(root, f"/{OWN}", f"Types: deb\nURIs: {url}\nSuites: /\n")
+
+    def with_apt(argv: list[str], *rest: Any, **more: Any) -> command.Answer:
+        return (command.run if argv[0] == download.APT_HELPER else run)(argv, *rest, **more)
+
+    there = {"ubuntu-24.04": url if is_asked else NVIDIAS}
+    found = json.loads(json.dumps(documents.captured(catalog, there, str(root), with_apt, is_asked=is_asked)))
+    assert found["probe"]["repository"]["error"] is None
+    assert found["probe"]["repository"]["packages"].keys() == packages.keys()
+    options = host_probe.Options(repository_url=url, kernel_header_offers=True, **probe_options(catalog))
+    whole = to_json(host_probe.probe(str(root), options, with_apt))
+    request = {"cuda": "none", "tensorflow": "none", "driver": "latest"}
+    of_host, of_file = (plan_for_probe(Probe.from_json(probed), request, catalog) for probed in (whole, found["probe"]))
+    assert of_host.components["driver"].version == "580.126.16"
+    assert (of_file.components, of_file.problems) == (of_host.components, of_host.problems)
+    path = tmp_path / "capture.json"
+    path.write_text(json.dumps(found))
+    plan_cli = [str(PROJECT / "script/plan"), "--probe", str(path), "--json"]
+    plan_cli += [word for name, value in request.items() for word in ("--request", f"{name}={value}")]
+    printed = json.loads(subprocess.run(plan_cli, capture_output=True, text=True).stdout)
+    assert printed["components"]["driver"]["version"] == "580.126.16"
+
+
+def test_a_mirror_with_a_login_is_the_one_of_its_source(root: Path) -> None:
+    """As in the probe of a run, which has no logins; nothing answers at the address."""
+    put(root, "/etc/apt/sources.list.d/corp.list", f"deb {LOGIN.replace('/cuda', '/nvidia/cuda')} /\n")
+    probed = documents.captured(load_catalog(), {"ubuntu-24.04": NVIDIAS}, str(root), run)["probe"]
+    (uri,) = [entry["uri"] for entry in probed["repository_files"]["entries"] if "ubuntu2404" in entry["uri"]]
+    assert uri == probed["repository"]["url"]
+    assert uri.startswith("http://HOST-")
 
 
 def test_a_long_log_keeps_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
