@@ -27,6 +27,7 @@ _MODULES = re.compile(r"^(nvidia|nouveau|nova|mlx5|ib_|vfio|gdrdrv|drm)\w*")
 # The uids of people where /etc/login.defs has none, and the first of directories: SSSD numbers Active Directory's from
 # 200000 on. What is between is systemd's and nobody's (systemd.io, "Users, Groups, UIDs and GIDs on systemd Systems").
 _UIDS, _FIRST_OF_DIRECTORIES, _NO_UID = (1000, 60000), 65536, 2**32 - 2
+_DIRECTORY_TIMEOUT = 20.0  # seconds for a directory's server; getent waits for one that is away
 _MOST_NAMES = 500  # that the host is asked for at once
 # Below these a user's home is that of a program, and its name one that others need.
 _OF_PROGRAMS = re.compile(r"/(?:(?:usr|etc|var|opt|run|proc|sys|dev|tmp|boot|s?bin|lib\w*)(?:/.*)?|[^/]*)")
@@ -141,7 +142,7 @@ def identities(root: str, run: Run) -> Identities:
         address, *known = line.partition("#")[0].split() or [""]
         if address.startswith("127.0.1.") or hosts & set(known):  # Debian's line of the host's own names
             hosts |= {part for name in known for part in (name, name.partition(".")[0])}
-    answer = command.ask(run, ["getent", "passwd"], _TIMEOUT)
+    answer = command.ask(run, ["getent", "passwd"], _DIRECTORY_TIMEOUT)
     users, homes, system = _accounts((files.read_text(root, "/etc/passwd") or "") + "\n" + answer.output, _uids(root))
     answer = command.ask(run, ["ip", "-oneline", "address"], _TIMEOUT)
     found = re.findall(r"\binet6? ([0-9a-f.:]+)", answer.output)
@@ -183,7 +184,7 @@ def _with_users(known: Identities, texts: list[str], uids: tuple[int, int], run:
     names = set().union(*map(homes_in, texts)) - {*known.users, *known.system}
     if not names:
         return known
-    answer = command.ask(run, ["getent", "passwd", *sorted(names)[:_MOST_NAMES]], _TIMEOUT)
+    answer = command.ask(run, ["getent", "passwd", *sorted(names)[:_MOST_NAMES]], _DIRECTORY_TIMEOUT)
     users, homes, system = _accounts(answer.output, uids)
     return dataclasses.replace(
         known,

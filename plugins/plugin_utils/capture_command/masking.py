@@ -40,16 +40,13 @@ _URL = re.compile(
 )
 _QUERY = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://[^\s?\"'<>]+\?)([^\s\"'<>]+)", re.IGNORECASE)
 _MAIL = re.compile(r"(?<![/\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-# A folder of homes, and one or two names below it: home/jdoe, users/j/jdoe, home/CORP/jdoe (override_homedir in
+# A folder of homes, and up to three names below it: home/jdoe, users/j/jd/jdoe, home/CORP/jdoe (override_homedir in
 # sssd.conf(5)).
-_NAMES = r"(?P<first>[^/\s:,;\"'<>|()\[\]]+)(?:(?P<between>/)(?P<second>[^/\s:,;\"'<>|()\[\]]+))?"
+_FOLDER = r"(?:(?:net)?home(?:s|\d{1,4})?|users?|people|staff|students)"
+_NAMES = r"(?P<names>[^/\s:,;\"'<>|()\[\]]+(?:/[^/\s:,;\"'<>|()\[\]]+){0,2})"
 _HOMES = (
-    re.compile(
-        r"(?<![\w.@+-])(?P<at>(?:/[\w.@+-]{1,64}){0,5}/(?:(?:net)?home(?:s|\d{1,4})?|users?|people|staff|students)/)"
-        + _NAMES,
-        re.I,
-    ),
-    re.compile(r"(?P<at>/(?:home|Users)/)" + _NAMES),
+    re.compile(rf"(?<![\w.@+-])(?P<at>(?:/[\w.@+-]{{1,64}}){{0,5}}?/{_FOLDER}/){_NAMES}", re.IGNORECASE),
+    re.compile(rf"(?P<at>/(?:home|Users)/){_NAMES}"),
 )
 # What has no folder of homes, whatever it is called.
 _NO_HOMES = re.compile(r"/(?:usr(?!/home/)|etc|lib\w*|run|sys|proc|dev|boot|snap)/")
@@ -104,12 +101,12 @@ class Identities:
 
 
 class _Words:
-    """Names to find in many texts: by their first letters and digits, so that a text costs the same with many names."""
+    """Names to find in many texts: by their longest run of letters and digits, so that many names cost no more time."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._by_atom: dict[str, list[str]] = {}
         for name in {name.lower() for name in names if _tells(name)}:
-            self._by_atom.setdefault((_ATOM.findall(name) or [""])[0], []).append(name)
+            self._by_atom.setdefault(max(_ATOM.findall(name), key=len, default=""), []).append(name)
 
     def within(self, text: str) -> list[str]:
         """Return the names that a text may have, the longest first."""
@@ -155,9 +152,11 @@ class Mask:
         text = self._words(text, "ADDRESS", _Words(self.identities.addresses))
         # apt-cache policy names the host of a URL again.
         text = self._words(text, "HOST", _Words((*self.identities.hosts, *self.seen.get("HOST", ()))))
-        for home, name in self._homes if "/" in text else ():
-            if home in text:
-                text = re.sub(rf"({re.escape(home[: -len(name)])})({re.escape(name)})(?![\w.-])", self._home, text)
+        for name in self._home_names.within(text):
+            for folder in self._homes[name]:
+                text = re.sub(
+                    rf"({re.escape(folder)}/)({re.escape(name)})(?![\w.-])", self._home, text, flags=re.IGNORECASE
+                )
         for pattern in _HOMES:
             text = pattern.sub(self._below_homes, text)
         return self._words(text, "USER", self._users)
@@ -167,12 +166,17 @@ class Mask:
         return _Words(self.identities.users)
 
     @functools.cached_property
-    def _homes(self) -> list[tuple[str, str]]:
-        """Return the homes whose last part is another name than a user's, which is masked as one; the longest first."""
-        named = ((home, home.rpartition("/")[2]) for home in self.identities.homes)
-        return sorted(
-            ((h, n) for h, n in named if n.lower() not in self._known and _tells(n)), key=lambda pair: -len(pair[0])
-        )
+    def _homes(self) -> dict[str, list[str]]:
+        """Return the folders of homes by the last part of these, where that is another name than a user's."""
+        found: dict[str, list[str]] = {}
+        for folder, _slash, name in (home.rpartition("/") for home in self.identities.homes):
+            if name.lower() not in self._known:
+                found.setdefault(name.lower(), []).append(folder)
+        return found
+
+    @functools.cached_property
+    def _home_names(self) -> _Words:
+        return _Words(self._homes)
 
     def value(self, kind: str, value: str) -> str:
         """Return the mask of a value; what says that there is none, and a mask, stay."""
@@ -192,16 +196,15 @@ class Mask:
 
     def _below_homes(self, match: re.Match[str]) -> str:
         """Return a folder of homes with the user below it masked, and the domain above the user."""
-        at, first, second = match["at"], match["first"], match["second"] or ""
-        rest = (match["between"] or "") + second
-        if _NO_HOMES.match(at) or first.lower() in self.identities.system or _IS_MASK.fullmatch(first):
+        names, place = match["names"].split("/"), 0
+        if _NO_HOMES.match(match["at"]) or names[0].lower() in self.identities.system or _IS_MASK.fullmatch(names[0]):
             return match[0]
-        is_by_letters = len(first) <= 2 and second.lower().startswith((first.lower(), "user-"))
-        if second and is_by_letters:
-            return f"{at}{first}/{self._user(second)}"
-        if second and _DOMAIN.fullmatch(first) and first.lower() not in self._known:
-            return f"{at}{self.value('HOST', first.lower())}/{self._user(second)}"
-        return at + self._user(first) + rest
+        if len(names) > 1 and _DOMAIN.fullmatch(names[0]) and names[0].lower() not in self._known:
+            names[0], place = self.value("HOST", names[0].lower()), 1
+        while place + 1 < len(names) and _is_above(names[place], names[place + 1]):
+            place += 1
+        names[place] = self._user(names[place])
+        return match["at"] + "/".join(names)
 
     def _user(self, name: str) -> str:
         is_of_a_program = name.lower() in self.identities.system or _IS_MASK.fullmatch(name)
@@ -253,8 +256,14 @@ def _word_pattern(word: str, kind: str) -> re.Pattern[str]:
 def homes_in(text: str) -> set[str]:
     """Return the names below folders of homes that may be those of accounts, of which the host can be asked."""
     matches = (match for pattern in _HOMES for match in pattern.finditer(text) if not _NO_HOMES.match(match["at"]))
-    names = (name for match in matches for name in (match["first"], match["second"]) if name)
+    names = (name for match in matches for name in match["names"].split("/"))
     return {name for name in names if _tells(name) and _ACCOUNT.fullmatch(name)}
+
+
+def _is_above(name: str, following: str) -> bool:
+    """Return whether a folder below one of homes is no home: another such folder, or the first letters of a user."""
+    is_of_letters = len(name) <= 2 and following.lower().startswith((name.lower(), "user-"))
+    return is_of_letters or re.fullmatch(_FOLDER, name, re.IGNORECASE) is not None
 
 
 def _tells(word: str) -> bool:
