@@ -57,7 +57,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import checked_variables, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about, rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.
 FACTS = {
@@ -94,7 +94,8 @@ class CallbackModule(CallbackBase):
         self.disabled = CallbackModule.loaded
         CallbackModule.loaded = True
         # Random, because runs may start within the same second, in containers even with the same process id.
-        self.run = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        self.started = datetime.now().astimezone()
+        self.run = f"{self.started:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
         self.evidence: dict[str, dict[str, Any]] = {}
         self.writable = True
         self.process = os.getpid()
@@ -258,7 +259,7 @@ class CallbackModule(CallbackBase):
         if not any(shown & set(kept) for kept in self.evidence.values()):
             return
         mode = report.RunMode(bool(context.CLIARGS.get("check")), interrupted)
-        summary = report.build_report(self.run, self.evidence, mode)
+        summary = report.build_report(self.run, self.evidence, mode, about.about(self.started, context.CLIARGS))
         table = rendering.table(summary)
         self._write("report.json", json.dumps(summary.to_json(), indent=2, sort_keys=True))
         self._write("report.md", rendering.markdown(summary))

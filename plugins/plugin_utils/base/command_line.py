@@ -11,15 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.release import version
 
 ONLY_ARGUMENTS = "GPUHOST_ONLY_ARGUMENTS"  # a variable by which script/start asks whether the arguments are right
 RIGHT = 100  # the exit status if they are
-
-
-def version() -> str:
-    """Return the version of this checkout."""
-    found = re.search(r"^version: (\S+)$", (PROJECT / "galaxy.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    return found.group(1) if found else "unknown"
 
 
 class Parser(argparse.ArgumentParser):

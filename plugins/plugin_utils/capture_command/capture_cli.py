@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import release
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command import documents
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.capture_options import parser
@@ -60,7 +60,7 @@ def _write(target: int, mirror: str | None) -> dict[str, Any]:
     urls = {name: each[machine] for name, each in repositories(catalog, mirror).items() if machine in each}
     with os.fdopen(target, "w", encoding="utf-8") as handle:
         found = documents.captured(catalog, urls, is_asked=bool(mirror))
-        json.dump({"gpuhost": command_line.version(), **found}, handle, indent=1, ensure_ascii=False)
+        json.dump({"gpuhost": release.version(), **found}, handle, indent=1, ensure_ascii=False)
         handle.write("\n")
     return found
 

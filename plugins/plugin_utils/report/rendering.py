@@ -44,7 +44,7 @@ def markdown(report: Report) -> str:
     if report.simulated:
         lines += [f"**Simulated:** {for_markdown_lines('; '.join(report.simulated))}.", ""]
     lines += [line for note in report.notes for line in (f"**{note}.**", "")]
-    lines += [f"Run {report.run}. Checks: {_counts(report)}.", ""]
+    lines += _about_markdown(report)
     if report.hosts:
         rows = [[host.host, host.status, _gpu_text(host), _why(host)] for host in report.hosts]
         lines += [*_table(["Host", "Status", "GPUs", "Why"], rows), ""]
@@ -55,12 +55,28 @@ def markdown(report: Report) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _about_markdown(report: Report) -> list[str]:
+    lines = [f"Run {report.run}. Checks: {_counts(report)}.", ""]
+    if about := report.about:
+        when = about.started.replace("T", " ").removesuffix("Z")
+        text = f"{when} UTC, {about.duration}, by {about.who}. gpuhost {about.gpuhost}, catalog {about.catalog}."
+        lines += [
+            for_markdown_lines(text),
+            "",
+            *(f"    {line}" for line in for_terminal(about.command).splitlines()),
+            "",
+        ]
+    return lines
+
+
 def _host_markdown(host: HostReport) -> list[str]:
     lines = [f"## {for_markdown(host.host)}: {host.status}", ""]
     lines += _list(host.reasons)
     if host.simulated:
         lines += [f"Simulated: {for_markdown_lines('; '.join(host.simulated))}.", ""]
     lines += [for_markdown_lines(f"{host.distribution}, kernel {host.kernel}. GPUs: {_gpu_text(host)}."), ""]
+    cards = [[card.index, card.name, card.uuid, card.pci_address, card.memory] for card in host.cards]
+    lines += [*_table(["GPU", "Name", "UUID", "PCI address", "Memory"], cards), ""] if cards else []
     labels = {part.name: part.label for part in PARTS}
     rows = [[labels[row.component], *(getattr(row, stage) for stage in STAGES)] for row in host.components]
     lines += [*_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
@@ -103,10 +119,12 @@ def _check_tables(checks: CheckReport) -> list[str]:
     failed = [[c.id, c.found, c.expected, _cause(c), c.remedy] for c in _checks(checks.failed)]
     skipped = [[c.id, c.reason or c.remedy or "see what was found", c.found] for c in _checks(checks.skipped)]
     other = [[c.id, c.status, c.found, c.reason or c.remedy] for c in _checks(checks.other)]
+    passed = [[c.id, c.found] for c in _checks(checks.passed)]
     return [
         *table("Failed:", ["Check", "Found", "Expected", "Cause", "Remedy"], failed),
         *table("Skipped:", ["Check", "Reason", "Found"], skipped),
         *table("Other outcomes:", ["Check", "Outcome", "Found", "Reason or remedy"], other),
+        *table("Passed:", ["Check", "Found"], passed),
     ]
 
 
@@ -171,7 +189,7 @@ def _training_tables(training: TrainingEvidence) -> list[str]:
 
 def table(report: Report) -> str:
     """Return the summary for a terminal: what is simulated, then a line for each host, then the reasons."""
-    lines = [f"Simulated: {line}" for line in report.simulated]
+    lines = _simulated(report)
     names = [part.name for part in PARTS if part.in_summary]
     rows = [["HOST", "STATUS", "GPUS", *map(str.upper, names), "CHECKS", "TRAINING"]]
     for host in report.hosts:
@@ -195,8 +213,22 @@ def table(report: Report) -> str:
             said.setdefault(text, []).append(host.host)
     lines += [f"{_hosts(names)}: {text}" for text, names in said.items()]
     lines += [f"{note}." for note in report.notes]
-    lines.append(f"Overall: {report.status}" + ("" if report.hosts else ", nothing was run"))
+    took = f" after {report.about.duration}" if report.about else ""
+    lines.append(f"Overall: {report.status}" + (took if report.hosts else ", nothing was run"))
     return for_terminal("\n".join(lines))
+
+
+def _simulated(report: Report) -> list[str]:
+    """Return what is simulated, each once with its hosts; all hosts are not named."""
+    of_lines: dict[str, list[str]] = {}
+    for host in report.hosts:
+        for line in host.simulated:
+            of_lines.setdefault(line, []).append(host.host)
+    all_hosts = [host.host for host in report.hosts]
+    return [
+        f"Simulated: {line}" if names == all_hosts else f"Simulated: {_hosts(names)}: {line}"
+        for line, names in of_lines.items()
+    ]
 
 
 def _hosts(names: Sequence[str]) -> str:

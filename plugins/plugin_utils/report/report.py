@@ -40,6 +40,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import Damage
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.about import About
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
     HostEvidence,
     PlanEvidence,
@@ -73,6 +74,17 @@ class GpuKind:
 
 
 @dataclasses.dataclass(frozen=True)
+class Card:
+    """One GPU as nvidia-smi lists it; what it did not tell is empty."""
+
+    index: str
+    name: str
+    uuid: str
+    pci_address: str
+    memory: str
+
+
+@dataclasses.dataclass(frozen=True)
 class ComponentRow:
     """A component at each stage, as text; left_out: why it is not in the plan, although nobody has excluded it."""
 
@@ -97,22 +109,26 @@ class PartCheck:
         return {"part": self.part, **self.check.to_dict()}
 
 
+CHECKED = ("passed", "failed", "skipped", "other")
+
+
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """The number of checks by outcome, and those that did not pass; other: neither failed nor skipped.
+    """The number of checks by outcome, and the checks; other: neither passed nor failed nor skipped.
 
     on_simulated_values: how many of those that passed judged values of a simulated driver
     """
 
     counts: Mapping[str, int]
     on_simulated_values: int = 0
+    passed: tuple[PartCheck, ...] = ()
     failed: tuple[PartCheck, ...] = ()
     skipped: tuple[PartCheck, ...] = ()
     other: tuple[PartCheck, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        lists = {name: [check.to_json() for check in getattr(self, name)] for name in ("failed", "skipped", "other")}
+        lists = {name: [check.to_json() for check in getattr(self, name)] for name in CHECKED}
         return {"counts": dict(self.counts), "on_simulated_values": self.on_simulated_values, **lists}
 
 
@@ -146,6 +162,7 @@ class HostReport:
     evidence: Mapping[str, str] = dataclasses.field(default_factory=dict)
     simulated: tuple[str, ...] = ()
     gpus: tuple[GpuKind, ...] = ()
+    cards: tuple[Card, ...] = ()
     components: tuple[ComponentRow, ...] = ()
     checks: CheckReport = CheckReport({})
     trainings: tuple[TrainingEvidence, ...] = ()
@@ -178,6 +195,7 @@ class Report:
     counts: Mapping[str, int]
     simulated: tuple[str, ...]
     hosts: tuple[HostReport, ...]
+    about: About | None = None
 
     @property
     def on_simulated_values(self) -> int:
@@ -195,13 +213,18 @@ class Report:
         }
 
 
-def build_report(run: str, evidence: Mapping[str, Mapping[str, Any]], mode: RunMode = RunMode()) -> Report:
-    """Return the report of a run from the evidence of each host as JSON, of which any part may be missing."""
+def build_report(
+    run: str, evidence: Mapping[str, Mapping[str, Any]], mode: RunMode = RunMode(), about: About | None = None
+) -> Report:
+    """Return the report of a run from the evidence of each host as JSON, of which any part may be missing.
+
+    about: when, how and by whom it was run.
+    """
     hosts = tuple(host_report(name, evidence[name], mode) for name in sorted(evidence))
     status = max((host.status for host in hosts), key=VERDICTS.index, default=NOT_CHANGED)
     counts = count(outcome for host in hosts for outcome in Counter(host.checks.counts).elements())
     simulated = tuple(f"{host.host}: {line}" for host in hosts for line in host.simulated)
-    return Report(run, status, _notes(hosts, mode), counts, simulated, hosts)
+    return Report(run, status, _notes(hosts, mode), counts, simulated, hosts, about)
 
 
 def _notes(hosts: tuple[HostReport, ...], mode: RunMode) -> tuple[str, ...]:
@@ -250,6 +273,7 @@ def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -
         evidence={name: "present" if _has(evidence, name) else NOT_RUN for name in EVIDENCE},
         simulated=_simulated(evidence),
         gpus=_gpus(evidence),
+        cards=_cards(evidence),
         components=tuple(row for part in registry.PARTS for row in _rows(part, evidence)),
         checks=_checks(evidence),
         trainings=tuple(training for training in evidence.trainings.values() if training.was_run),
@@ -438,11 +462,27 @@ def _gpus(evidence: HostEvidence) -> tuple[GpuKind, ...]:
     return tuple(GpuKind(*kind, number) for kind, number in Counter(kinds).items())
 
 
+def _cards(evidence: HostEvidence) -> tuple[Card, ...]:
+    """Return what nvidia-smi lists after a change, or listed before."""
+    probe = evidence.newest_probe
+    return tuple(
+        Card(
+            "" if gpu.index is None else str(gpu.index),
+            gpu.name or "",
+            gpu.uuid or "",
+            gpu.pci_address or "",
+            f"{gpu.memory_mib} MiB" if gpu.memory_mib else "",
+        )
+        for gpu in (probe.driver.smi.gpus if probe else ())
+    )
+
+
 def _checks(evidence: HostEvidence) -> CheckReport:
     found = [PartCheck(name, check) for name, part in _checked(evidence) for check in part.checks]
     return CheckReport(
         count(entry.check.status for entry in found),
         sum(entry.check.status == PASS and bool(entry.check.simulated) for entry in found),
+        tuple(entry for entry in found if entry.check.status == PASS),
         tuple(entry for entry in found if entry.check.status == FAIL),
         tuple(entry for entry in found if entry.check.status == SKIP),
         tuple(entry for entry in found if entry.check.status not in (PASS, FAIL, SKIP)),

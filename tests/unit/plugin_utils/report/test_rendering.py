@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import os_release
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.about import About
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import build_report
 from markdown_it import MarkdownIt
 from syrupy.assertion import SnapshotAssertion
@@ -41,6 +42,31 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
         "5120 images/s, 12.5 s.",
     ):
         assert line in text.splitlines(), line
+
+
+def test_markdown_says_what_was_run_and_found(snapshot: SnapshotAssertion) -> None:
+    """When and how, each GPU, and the checks that passed with their values."""
+    card = {"index": 0, "name": "NVIDIA H200", "uuid": "GPU-a", "pci_address": "0000:05:00.0", "memory_mib": 143771}
+    probe = {**PROBE, "driver": {**PROBE["driver"], "nvidia_smi": {"gpus": [card]}}}
+    verify = copy.deepcopy(VERIFY)
+    verify["checks"][0]["found"] = "works | 2 GPUs"
+    run = About(
+        "2026-11-27T16:12:00Z", "2026-11-27T16:21:22Z", 562, "ansible-playbook a.yml", "me@lab", "0.1.0", "1a2b"
+    )
+    made = build_report("r", {"h": evidence(verify=verify, probe=probe, probe_after=probe)}, about=run)
+    text = rendering.markdown(made)
+    assert text[: text.index("| Component")] == snapshot
+    assert "| driver.nvidia_smi | works \\| 2 GPUs |" in text[text.index("Passed:") :].splitlines()
+    assert rendering.table(made).splitlines()[-1] == "Overall: verified after 9 min 22 s"
+    document = made.to_json()
+    assert (document["about"]["seconds"], document["hosts"][0]["cards"][0]["uuid"]) == (562, "GPU-a")
+    assert len(document["hosts"][0]["checks"]["passed"]) == document["counts"]["pass"]
+
+
+def test_what_all_hosts_simulate_is_said_once() -> None:
+    simulated = {**PROBE, "simulated": ["PCI devices"]}
+    hosts = {name: evidence(probe=simulated, probe_after=simulated) for name in ("a", "b")}
+    assert rendering.table(build_report("r", hosts)).splitlines()[0] == "Simulated: PCI devices"
 
 
 def test_a_failure_of_the_host_is_shown_with_the_setting_that_explains_it() -> None:
