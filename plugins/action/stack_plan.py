@@ -49,7 +49,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.plan_screen import Style
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import durations, terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PROBE = "gpuhost.stack.gpu_probe"
@@ -108,6 +108,12 @@ def _next(host: str) -> str:
     inventories = " ".join(f"-i {shlex.quote(str(path))}" for path in context.CLIARGS.get("inventory") or ())
     applies = shlex.quote(str(called[0].with_name("gpu_host.yml")))
     return f"ansible-playbook {applies} {inventories} --limit {shlex.quote(host)}"
+
+
+def _reports() -> Path:
+    """Return the directory of this controller's reports, as the callback evidence exports this run's."""
+    run = os.environ.get("GPUHOST_RUN")
+    return Path(run).parent if run else Path("reports")
 
 
 def _indexes(urls: dict[str, Any]) -> dict[str, str]:
@@ -299,7 +305,9 @@ class ActionModule(VariablesAction):
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         host = variables["inventory_hostname"]
         style = Style(terminal.width(), why=Display().verbosity > 0, option="-v")
-        terminal.show("\n".join([*written, decision.text(host, style, _next(host))]))
+        then = _next(host)
+        minutes = durations.typical_minutes(_reports(), decision.diff.changes) if then else None
+        terminal.show("\n".join([*written, decision.text(host, style, then, minutes)]))
         overrides = {name: value for name, value in planned.items() if name in own}
         decided_of = {"decided": decision.facts, "state": decision.state, "role_variables": overrides}
         return {**result, **decided_of, "changed": False}

@@ -45,6 +45,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentatio
     Style,
     plan_screen,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import durations
 
 _PROBE_EXPECTED = "expected a host's probe.json, as in reports/RUN/HOST/probe.json, or what script/capture wrote there"
 
@@ -205,7 +206,9 @@ def _screen(arguments: argparse.Namespace, plan: Plan, out: TextIO) -> str:
     findings = (checks.without_change if adoption.is_asked(plan.request) else checks.preflight)(
         plan, probe, diff, Options()
     )
-    view = HostView(diff, outlook(plan, diff, probe), warnings=findings.warnings, refused=findings.problems)
+    minutes = durations.typical_minutes(Path("reports"), diff.changes)
+    expected = outlook(plan, diff, probe)
+    view = HostView(diff, expected, warnings=findings.warnings, refused=findings.problems, minutes=minutes)
     return plan_screen(plan, view, style=style, then=f"{_RUN} --limit HOST")
 
 

@@ -66,8 +66,11 @@ class Decision:
     state: str
     outlook: Outlook
 
-    def text(self, host: str, style: Style | None = None, then: str = "") -> str:
-        """Return the plan beside what is installed, and what prevents it, for a terminal; then: the next command."""
+    def text(self, host: str, style: Style | None = None, then: str = "", minutes: int | None = None) -> str:
+        """Return the plan beside what is installed, and what prevents it, for a terminal.
+
+        then: the next command; minutes: how long such runs took on this controller.
+        """
         view = HostView(
             self.diff,
             self.outlook,
@@ -75,6 +78,7 @@ class Decision:
             self.damage.lines(is_shown=self.plan.ok and not self.diff.changes),
             self.preflight.warnings,
             self.preflight.problems,
+            minutes,
         )
         return plan_screen(self.plan, view, host, style, then) + "\n"
 

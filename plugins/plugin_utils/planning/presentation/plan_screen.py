@@ -41,7 +41,8 @@ _MOST_LINES = 4  # of removals and of effects on others, unless all are asked fo
 class HostView:
     """What a host adds to its plan: the diff, what the run finds and repairs, what prevents it, and its outlook.
 
-    to_apply: the reasons to apply each part although no version changes; damage: lines for people.
+    to_apply: the reasons to apply each part although no version changes; damage: lines for people. minutes: how long
+    such runs took here, None where too few are known.
     """
 
     diff: PlanDiff
@@ -50,6 +51,7 @@ class HostView:
     damage: Sequence[str] = ()
     warnings: Sequence[PlanWarning] = ()
     refused: Sequence[Problem] = ()
+    minutes: int | None = None
 
     @property
     def is_unchanged(self) -> bool:
@@ -277,7 +279,8 @@ def _total(plan: Plan, host: HostView | None) -> str:
     removed = sum(len(row.removed) for row in host.diff.components)
     parts = [f"{does['+']} to install", f"{does['~']} to change"]
     parts += [f"{removed} package{'s' if removed != 1 else ''} to remove"]
-    return f"Plan: {', '.join(parts)}{host.outlook.sizes}."
+    took = "" if host.minutes is None else f"; about {host.minutes} min, as such runs took here"
+    return f"Plan: {', '.join(parts)}{host.outlook.sizes}{took}."
 
 
 def _gpu_summary(gpus: tuple[Gpu, ...]) -> str:

@@ -48,7 +48,7 @@ OLDER = {
 
 def test_a_host_with_an_older_stack_of_others(snapshot: SnapshotAssertion) -> None:
     plan = make_plan(WHOLE)
-    assert plan_screen(plan, view(plan, make_probe(**OLDER)), "gpu01", then=THEN) == snapshot
+    assert plan_screen(plan, view(plan, make_probe(**OLDER), minutes=12), "gpu01", then=THEN) == snapshot
 
 
 def test_all_reasons_and_lists_on_request(snapshot: SnapshotAssertion) -> None:

@@ -1,0 +1,31 @@
+"""How long runs of this controller took, by their reports."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+FEWEST = 3  # runs that tell anything
+_NEWEST = 40  # reports that are read
+_MAIN_JOB = "gpu_host.yml"
+
+
+def typical_minutes(folder: Path, changes: bool) -> int | None:
+    """Return the median of the runs of the main job, in minutes; None with fewer than FEWEST of their kind.
+
+    folder: the directory of all runs. changes: of runs that changed a host, or of those that changed none. Runs of
+    earlier releases, whose reports have no duration, and those that were interrupted or failed are left out.
+    """
+    seconds = []
+    for path in sorted(folder.glob("2*/report.json"), reverse=True)[:_NEWEST]:
+        try:
+            report = json.loads(path.read_text(encoding="utf-8"))
+            about, hosts = report.get("about") or {}, report["hosts"]
+        except (OSError, ValueError, KeyError):  # removed meanwhile, or not written by gpuhost
+            continue
+        is_whole = f"/{_MAIN_JOB} " in f"/{about.get('command', '')} " and "tags" not in about["command"]
+        has_changed = any(host.get("changed") for host in hosts)
+        if is_whole and report["status"] == "verified" and has_changed == changes:
+            seconds.append(about["seconds"])
+    return max(round(statistics.median(seconds) / 60), 1) if len(seconds) >= FEWEST else None
