@@ -45,10 +45,11 @@ def is_asked(request: Mapping[str, str]) -> bool:
     return request["adopt"] == "true"
 
 
-def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Attempt) -> Plan:
+def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Attempt, is_recorded: bool = True) -> Plan:
     """Return the plan of what is installed on a host, or what prevents that.
 
-    once: plans a request on a host as if nothing were there.
+    once: plans a request on a host as if nothing were there. is_recorded: whether it will count as verified; where it
+    is only checked, what a part cannot be adopted for is a warning, and the checks tell what it does.
     """
     found = {choice.name: BY_NAME[choice.name].all_installed(probe, catalog) for choice in CHOICES}
     known = {name: [version.partition("+")[0] for version in each] for name, each in found.items() if each}
@@ -68,7 +69,10 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
         if name == _DRIVER or request[name] == "none":
             continue
         if kept and (unfit := BY_NAME[name].unadoptable(there.get(name), kept, host, catalog)):
-            problems.append(unfit)
+            if is_recorded:
+                problems.append(unfit)
+            else:
+                warnings.append(PlanWarning(unfit.code, unfit.message))
             continue
         if name not in there:
             continue

@@ -53,11 +53,16 @@ WARNINGS = {
 
 
 def plan_for_probe(
-    probe: Probe, request: Mapping[str, Any], catalog: Catalog | None = None, saved: Saved | None = None
+    probe: Probe,
+    request: Mapping[str, Any],
+    catalog: Catalog | None = None,
+    saved: Saved | None = None,
+    is_recorded: bool = True,
 ) -> Plan:
     """Return the plan for a probe and a request's plain data; raises PlanInputError where one cannot be read.
 
-    Invalid values of the request are problems of the plan, so that they are reported with all others.
+    is_recorded: of what is adopted, whether it will count as verified, or is only checked. Invalid values of the
+    request are problems of the plan, so that they are reported with all others.
     """
     read = user_request.read(request)
     wrong = read.errors
@@ -67,7 +72,7 @@ def plan_for_probe(
     if adoption.is_asked(read.request):
         asked = saved_versions.apply(saved, read.request, host, catalog).request if saved else read.request
         catalog = of_architecture(catalog, host.architecture)
-        plan = adoption.plan(catalog, asked, probe, host, functools.partial(plan_once, catalog))
+        plan = adoption.plan(catalog, asked, probe, host, functools.partial(plan_once, catalog), is_recorded)
     else:
         plan = plan_for_reading(catalog, read, host, saved)
     invalid = [Problem("invalid-request", why, f"correct gpu_stack_{name}") for name, why in wrong.items()]

@@ -107,9 +107,9 @@ def decide(
     saved = Saved.read(Path(args["versions"])) if args.get("versions") else None
     request = urls.without_credentials(args["request"])
     driver = probe.driver.installed
-    if args.get("as_it_is") and not probe.is_managed and driver and driver.version:
-        request = {**request, "adopt": True}
-    plan = plan_for_probe(probe, request, catalog, saved)
+    is_checked = bool(args.get("as_it_is") and not probe.is_managed and driver and driver.version)
+    request = {**request, "adopt": True} if is_checked else request
+    plan = plan_for_probe(probe, request, catalog, saved, is_recorded=not is_checked)
     diff = plan_diff.plan_diff(plan, probe)
     facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
     extended = extra_locks or {}

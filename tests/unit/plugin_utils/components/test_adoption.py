@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from syrupy.assertion import SnapshotAssertion
@@ -238,6 +239,15 @@ def test_nvswitches_without_their_fabric_manager_are_a_problem(
     assert not any(plan.components.values())
     left_out = there.plan(adopt="true", fabric="none")
     assert adopted(left_out) == ADOPTED[name]
+
+
+def test_what_is_only_checked_is_planned_without_fabric_manager(tmp_path: Path) -> None:
+    """verify.yml records nothing: driver.fabric_manager says what the host lacks."""
+    there = host("nvidia-guide", tmp_path)
+    nvswitch(there)
+    plan = plan_for_probe(there.probe(), {"adopt": "true", "tensorflow": "none"}, is_recorded=False)
+    assert (plan.ok, adopted(plan)) == (True, ADOPTED["nvidia-guide"])
+    assert "fabric-manager-missing" in [warning.code for warning in plan.warnings]
 
 
 def test_nvswitches_with_their_fabric_manager_are_adopted(tmp_path: Path) -> None:
