@@ -178,8 +178,9 @@ class _Screen:
         self._some("For other users: ", host.diff.others, "")
         if host.diff.adopted_source:
             self.put(f"Used as it is: {host.diff.adopted_source}, NVIDIA's repository with its key", indent=2, hang=2)
-        if host.to_apply and not host.diff.changes:
-            self.put("The versions are those of the plan. To apply, and why:", indent=2)
+        if host.to_apply and (self.style.why or not host.diff.changes):
+            unchanged = "" if host.diff.changes else "The versions are those of the plan. "
+            self.put(f"{unchanged}To apply, and why:", indent=2)
             for line in host.to_apply:
                 self.put(line, indent=4, hang=2)
         self.damage(host)
@@ -238,7 +239,7 @@ def _rows(plan: Plan, host: HostView | None) -> Iterator[tuple[str, str, str, li
         if change and change.note and not is_refused:
             details.append(change.note)
         details += _clause(reason)
-        if component is None and not is_there and not details:
+        if component is None and not is_there and (not details or plan.request[part.name] == "none"):
             continue
         version = _versions(component.full_version if component else "-", reason, change, action)
         yield _SIGNS.get(action, " ") if component or is_there else " ", part.label, version, details
