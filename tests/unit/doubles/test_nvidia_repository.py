@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -128,6 +129,15 @@ def test_simulated_packages_are_marked(repository: Path, published: Path) -> Non
     described = {stanza["Package"]: stanza["Description"] for stanza in stanzas(published)}
     real = [name for name, text in described.items() if not text.startswith("SIMULATED")]
     assert real == (["cuda-keyring"] if published == repository else [])
+
+
+def test_a_note_says_what_is_simulated(repository: Path, tmp_path: Path) -> None:
+    """The probe and the report print each line of the notes (module_utils/nvidia/installed_stack.py, SIMULATED)."""
+    for path in repository.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", path, tmp_path / path.stem], check=True)
+    notes = [path.read_text() for path in tmp_path.glob("*/usr/share/gpuhost-simulated/*.txt")]
+    assert notes
+    assert [note for note in notes if not re.fullmatch(r"NVIDIA .*[0-9.]+ \(.*simulated.*\)\n", note)] == []
 
 
 def test_dependencies_are_met_inside_the_repository(published: Path) -> None:

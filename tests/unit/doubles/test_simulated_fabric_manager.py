@@ -37,7 +37,8 @@ class Host:
     def __init__(self, root: Path, switches: int = 4) -> None:
         self.root = root
         self.write("usr/share/gpuhost-simulated/nvidia-smi.json", product_table(VERSION, "13.2"))
-        self.write("usr/share/gpuhost-simulated/nvidia-fabricmanager.txt", VERSION + "\n")
+        for path, text in packaged()["text"].items():
+            self.write(path[1:], text.replace("@driver@", VERSION))
         for path, source in packaged()["copies"].items():
             self.write(path[1:], (FILES.parent / source).read_text()).chmod(0o755)
         self.write("var/log/README", "")
