@@ -182,8 +182,8 @@ def test_what_an_administrator_holds_is_kept_or_the_request_refused(root, playbo
         refused = playbook("gpu_host", *CHANGE, expect=2).stdout
         assert "package-held" in refused
         assert "apt-mark unhold" in refused
-        kept = playbook("preflight", "-e", "gpu_stack_driver=auto", "-e", "gpu_stack_cuda=auto").stdout
-        assert "held" in kept
+        kept = playbook("preflight", "-v", "-e", "gpu_stack_driver=auto", "-e", "gpu_stack_cuda=auto").stdout
+        assert "held by this host's administrator" in " ".join(kept.split())
         assert differences(before, state()) == []
     finally:
         root.run_expect([0], f"rm -rf {RECORDS} && mv {RECORDS}.aside {RECORDS}")

@@ -8,7 +8,7 @@ AUTO = ("-e", "gpu_stack_driver=auto", "-e", "gpu_stack_cuda=auto")  # the inven
 def test_auto_keeps_the_verified_versions(playbook, read_installed):
     """The repository has newer ones, which the plan names; a run without versions changes no package."""
     before = read_installed()
-    printed = playbook("gpu_host", *AUTO, "--skip-tags=verify,smoke_train").stdout
+    printed = " ".join(playbook("gpu_host", *AUTO, "-v", "--skip-tags=verify,smoke_train").stdout.split())
     assert "kept: verified " in printed
     assert "also fits (gpu_stack_cuda=latest)" in printed
     assert read_installed() == before

@@ -86,7 +86,7 @@ def plan_screen(
     offline = any(warning.code == _NOT_READ for warning in warnings)
     warnings = [warning for warning in warnings if warning.code != _NOT_READ]
     if plan.ok and host and host.is_unchanged:
-        screen.put(f"The host matches the plan: {_stays(host.diff)}.", indent=2)
+        screen.put(f"The host matches the plan: {_stays(host.diff)}.{screen.more}", indent=2, hang=2)
         screen.reasons(plan)
         screen.damage(host)
         screen.warnings(warnings, is_changing=False)
@@ -113,8 +113,7 @@ def plan_screen(
     if host:
         screen.put(f"Reboot: {host.outlook.reboot}, {host.outlook.because}.", hang=8)
     if then:
-        more = "" if screen.style.why else f"   ({screen.style.option}: reasons)"
-        screen.put(f"Next: {then}{more}", hang=6)
+        screen.put(f"Next: {then}{screen.more}", hang=6)
     return screen.text
 
 
@@ -128,6 +127,11 @@ class _Screen:
     @property
     def text(self) -> str:
         return "\n".join(self._lines)
+
+    @property
+    def more(self) -> str:
+        """The end of a line that leaves the reasons out."""
+        return "" if self.style.why else f"   ({self.style.option}: reasons)"
 
     def put(self, text: str, indent: int = 0, hang: int = 0, paint: str = "") -> None:
         """Add text, in as many lines as it takes; hang: how much further the lines after the first are indented."""
