@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, SKIP, Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import (
     for_markdown,
     for_markdown_lines,
@@ -23,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
 )
 
 _SHOWN = 20  # hosts of a line
+_NO_VALUE = {"-", NOT_RUN}
 _OUTCOMES = {
     "pass": "passed",
     "warn": "with a warning",
@@ -188,24 +189,19 @@ def _training_tables(training: TrainingEvidence) -> list[str]:
 
 
 def table(report: Report) -> str:
-    """Return the summary for a terminal: what is simulated, then a line for each host, then the reasons."""
+    """Return the summary for a terminal: what is simulated, then a line for each host, then the reasons.
+
+    It is as narrow as it can be, since a terminal breaks what is wider: a column in which no host has a value is left
+    out, and outcomes that need no attention are counted below the table, of all hosts together.
+    """
     lines = _simulated(report)
     names = [part.name for part in PARTS if part.in_summary]
-    rows = [["HOST", "STATUS", "GPUS", *map(str.upper, names), "CHECKS", "TRAINING"]]
-    for host in report.hosts:
-        installed = {row.component: row.installed for row in host.components}
-        versions = [installed.get(name, NOT_RUN) for name in names]
-        rows.append(
-            [
-                host.host,
-                host.status,
-                _gpu_text(host),
-                *versions,
-                _counts(host.checks),
-                _speeds(host),
-            ]
-        )
-    lines += text_table([[for_terminal(cell) for cell in row] for row in rows])
+    head = ["HOST", "STATUS", "GPUS", *map(str.upper, names), "CHECKS", "TRAINING"]
+    rows = [head, *(_summary_row(host, names) for host in report.hosts)]
+    columns = [column for column in zip(*rows, strict=True) if set(column[1:]) - _NO_VALUE]
+    lines += text_table([[for_terminal(cell) for cell in row] for row in zip(*columns, strict=True)])
+    if report.hosts:
+        lines.append(_proof(report))
     said: dict[str, list[str]] = {}
     for host in report.hosts:
         damage = [f"{state}: {text}" for state, text in host.damage.rows() if state != "left"]
@@ -216,6 +212,22 @@ def table(report: Report) -> str:
     took = f" after {report.about.duration}" if report.about else ""
     lines.append(f"Overall: {report.status}" + (took if report.hosts else ", nothing was run"))
     return for_terminal("\n".join(lines))
+
+
+def _summary_row(host: HostReport, names: Sequence[str]) -> list[str]:
+    installed = {row.component: row.installed for row in host.components}
+    versions = [installed.get(name, NOT_RUN) for name in names]
+    gpus = ", ".join(f"{gpu.count} x {gpu.name.removeprefix('NVIDIA ')}" for gpu in host.gpus) or _gpu_text(host)
+    counts = {outcome: number for outcome, number in host.checks.counts.items() if number and outcome != SKIP}
+    checks = ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in counts.items())
+    return [host.host, host.status, gpus, *versions, checks or NOT_RUN, _speeds(host)]
+
+
+def _proof(report: Report) -> str:
+    """Return how much was checked and trained on all hosts; what was not is said, too."""
+    checks = _counts(report) if sum(report.counts.values()) else NOT_RUN
+    is_trained = any(host.trainings for host in report.hosts)
+    return f"Checks: {checks}." + ("" if is_trained else f" Smoke training: {NOT_RUN}.")
 
 
 def _simulated(report: Report) -> list[str]:

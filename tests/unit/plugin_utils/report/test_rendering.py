@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.report.report_cases import (
+    BEFORE,
+    PLAN,
     PROBE,
     TORCH,
     VERIFY,
@@ -117,7 +118,7 @@ def test_a_reused_training_is_printed_with_its_date_and_a_deferred_one_with_its_
     made = build_report("r", {"h": evidence(smoke_train=deferred)})
     assert made.status == "not changed"
     assert "Smoke training with tensorflow: deferred, programs use the GPUs: 42 (python3)." in rendering.markdown(made)
-    assert rendering.table(made).splitlines()[-3].endswith("deferred")
+    assert rendering.table(made).splitlines()[1].endswith("  deferred")
 
 
 def test_other_outcomes_are_counted_and_listed_where_they_occur() -> None:
@@ -160,14 +161,20 @@ def test_both_trainings_are_printed_with_their_measurements() -> None:
     assert components["pytorch"].measured == "2.11.0+cu130, trained"
 
 
-def test_each_framework_has_a_column() -> None:
-    made = build_report("r", {"h": evidence(plan=WITH_PYTORCH, smoke_train_pytorch=TORCH)})
-    head, row = (re.split(r"  +", line.strip()) for line in rendering.table(made).splitlines()[:2])
-    assert head[-4:] == ["TENSORFLOW", "PYTORCH", "CHECKS", "TRAINING"]
-    installed = {row.component: row.installed for row in made.hosts[0].components}
-    assert [row[head.index(name.upper())] for name in ("tensorflow", "pytorch")] == [
-        installed[name] for name in ("tensorflow", "pytorch")
-    ]
+def test_the_summary_of_a_run_leaves_out_the_columns_without_a_value(snapshot: SnapshotAssertion) -> None:
+    skipped = {"id": "gpu.mig", "status": "skip", "reason": "no MIG"}
+    warned = {"id": "gpu.persistence", "status": "warn", "found": "off"}
+    verify = {**VERIFY, "checks": [*VERIFY["checks"], skipped, warned]}
+    refused = {"probe": BEFORE, "plan": {**PLAN, "ok": False}}
+    pytorch = {"path": "/opt/gpuhost/pytorch", "version": "2.11.0+cu130", "python": "3.11"}
+    both = {"plan": WITH_PYTORCH, "smoke_train_pytorch": TORCH, "probe_after": {**PROBE, "pytorch": pytorch}}
+    runs = {
+        "of both frameworks": {"h": evidence(**both)},
+        "with a warning on one host": {"one": evidence(), "two": evidence(verify=verify)},
+        "without a training": {"h": {"probe": BEFORE, "plan": PLAN, "probe_after": PROBE, "verify": VERIFY}},
+        "of a refused host": {"h": refused},
+    }
+    assert {name: rendering.table(build_report("r", hosts)) for name, hosts in runs.items()} == snapshot
 
 
 @pytest.mark.parametrize(
