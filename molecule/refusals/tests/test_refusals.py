@@ -118,6 +118,7 @@ def state(results: Path, when: str) -> list[str]:
 def test_removals_are_announced_in_the_plan(results: Path, run: str) -> None:
     output = (results / f"{run}.txt").read_text()
     plan, _, after = output.partition("TASK [Remove conflicting installations]")
+    plan = " ".join(plan.split())  # the plan is wrapped
     assert "First: uninstall driver 550.54.14 of the .run installer with /usr/bin/nvidia-uninstall" in plan
     assert f"First: move {LIST} to {SET_ASIDE} and purge cuda-keyring, which installed it" in plan
     assert after
