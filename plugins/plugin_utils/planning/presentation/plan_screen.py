@@ -267,11 +267,14 @@ def _clause(reason: Reason | None) -> list[str]:
 
 
 def _stays(diff: PlanDiff) -> str:
+    """Return what is on the host: the versions of the plan, and with a note what else stays."""
     labels = {part.name: part.label for part in PARTS}
-    return (
-        ", ".join(f"{labels[row.component]} {row.after}" for row in diff.components if row.planned)
-        or "nothing is planned"
-    )
+    texts = [
+        f"{labels[row.component]} {row.after}" + ("" if row.planned else f" ({row.note})")
+        for row in diff.components
+        if row.planned or row.installed
+    ]
+    return ", ".join(texts) or "nothing is planned"
 
 
 def _total(plan: Plan, host: HostView | None) -> str:

@@ -581,6 +581,8 @@ def test_adoption_changes_nothing_and_is_not_prevented_by_what_prevents_a_change
     assert (found.state, found.facts["gpu_stack_drift"], found.facts["gpu_stack_parts"]) == ("unchanged", {}, {})
     assert not found.diff.changes
     assert found.preflight.ok
+    stays = "The host matches the plan: NVIDIA driver 580.126.16 (libnvidia-compute of others), CUDA toolkit 13.0.2."
+    assert stays in " ".join(found.text("gpu-01").split())
 
 
 def test_a_toolkit_of_a_run_installer_is_adopted_and_never_removed(probed: dict[str, Any]) -> None:
