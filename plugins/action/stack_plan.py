@@ -12,7 +12,6 @@ import contextlib
 import functools
 import gc
 import os
-import shlex
 from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
@@ -49,7 +48,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.plan_screen import Style
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import durations, terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about, durations, terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PROBE = "gpuhost.stack.gpu_probe"
@@ -100,14 +99,13 @@ def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[
     return sorted(set(tags) - {*known, *SPECIAL_TAGS})
 
 
-def _next(host: str) -> str:
+def next_command(host: str) -> str:
     """Return the command that applies the plan of plan.yml; empty where the run itself does, or a user's play."""
     called = [Path(path) for path in context.CLIARGS.get("args") or () if Path(path).name == "plan.yml"]
     if not called or not no_hosts.are_own(context.CLIARGS["args"]):
         return ""
-    inventories = " ".join(f"-i {shlex.quote(str(path))}" for path in context.CLIARGS.get("inventory") or ())
-    applies = shlex.quote(str(called[0].with_name("gpu_host.yml")))
-    return f"ansible-playbook {applies} {inventories} --limit {shlex.quote(host)}"
+    applies = {"args": (str(called[0].with_name("gpu_host.yml")),), "subset": host, "check": False}
+    return about.command({**context.CLIARGS, **applies})
 
 
 def _reports() -> Path:
@@ -305,7 +303,7 @@ class ActionModule(VariablesAction):
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         host = variables["inventory_hostname"]
         style = Style(terminal.width(), why=Display().verbosity > 0, option="-v")
-        then = _next(host)
+        then = next_command(host)
         minutes = durations.typical_minutes(_reports(), decision.diff.changes) if then else None
         terminal.show("\n".join([*written, decision.text(host, style, then, minutes)]))
         overrides = {name: value for name, value in planned.items() if name in own}

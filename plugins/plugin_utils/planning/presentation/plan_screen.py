@@ -239,14 +239,15 @@ def _rows(plan: Plan, host: HostView | None) -> Iterator[tuple[str, str, str, li
             continue
         origin = part.details(component) if component else ""
         details = [origin] if origin else []
-        action = KEEP if is_refused else change.action if change else INSTALL
+        action = change.action if change else INSTALL
         if change and change.note and not is_refused:
             details.append(change.note)
         details += _clause(reason)
         if component is None and not is_there and (not details or plan.request[part.name] == "none"):
             continue
         version = _versions(component.full_version if component else "-", reason, change, action)
-        yield _SIGNS.get(action, " ") if component or is_there else " ", part.label, version, details
+        sign = _SIGNS.get(action, " ") if (component or is_there) and not is_refused else " "
+        yield sign, part.label, version, details
 
 
 def _versions(planned: str, reason: Reason | None, change: ComponentChange | None, action: str) -> str:
