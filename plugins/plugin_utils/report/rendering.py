@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, SKIP, Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import (
@@ -23,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
 )
 
 _SHOWN = 20  # hosts of a line
+_FAILURES = 5  # failed checks of a host in the terminal
 _NO_VALUE = {"-", NOT_RUN}
 _OUTCOMES = {
     "pass": "passed",
@@ -205,7 +206,7 @@ def table(report: Report) -> str:
     said: dict[str, list[str]] = {}
     for host in report.hosts:
         damage = [f"{state}: {text}" for state, text in host.damage.rows() if state != "left"]
-        for text in (*host.reasons, *damage):
+        for text in (*host.reasons, *_failures(host), *damage):
             said.setdefault(text, []).append(host.host)
     lines += [f"{_hosts(names)}: {text}" for text, names in said.items()]
     lines += [f"{note}." for note in report.notes]
@@ -228,6 +229,21 @@ def _proof(report: Report) -> str:
     checks = _counts(report) if sum(report.counts.values()) else NOT_RUN
     is_trained = any(host.trainings for host in report.hosts)
     return f"Checks: {checks}." + ("" if is_trained else f" Smoke training: {NOT_RUN}.")
+
+
+def _failures(host: HostReport) -> Iterator[str]:
+    """Yield what failed, with the remedy, so that it stands at the end of a long log."""
+    for check in _checks(host.checks.failed)[:_FAILURES]:
+        parts = [
+            ("", check.found),
+            ("expected ", check.expected),
+            ("cause: ", _cause(check)),
+            ("remedy: ", check.remedy),
+        ]
+        text = "; ".join(f"{label}{value}" for label, value in parts if value)
+        yield " ".join(f"{check.id}: {text}".split())
+    if len(host.checks.failed) > _FAILURES:
+        yield f"{len(host.checks.failed) - _FAILURES} more checks failed: see the report"
 
 
 def _simulated(report: Report) -> list[str]:

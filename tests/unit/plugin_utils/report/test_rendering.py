@@ -165,6 +165,9 @@ def test_the_summary_of_a_run_leaves_out_the_columns_without_a_value(snapshot: S
     skipped = {"id": "gpu.mig", "status": "skip", "reason": "no MIG"}
     warned = {"id": "gpu.persistence", "status": "warn", "found": "off"}
     verify = {**VERIFY, "checks": [*VERIFY["checks"], skipped, warned]}
+    held = evidence(verify=failing(VERIFY, "packages.held"))
+    lost = [{"id": f"gpu.check_{n}", "status": "fail", "found": "no answer", "remedy": "reboot"} for n in range(7)]
+    many = {**VERIFY, "checks": [*VERIFY["checks"], *lost]}
     refused = {"probe": BEFORE, "plan": {**PLAN, "ok": False}}
     pytorch = {"path": "/opt/gpuhost/pytorch", "version": "2.11.0+cu130", "python": "3.11"}
     both = {"plan": WITH_PYTORCH, "smoke_train_pytorch": TORCH, "probe_after": {**PROBE, "pytorch": pytorch}}
@@ -173,6 +176,7 @@ def test_the_summary_of_a_run_leaves_out_the_columns_without_a_value(snapshot: S
         "with a warning on one host": {"one": evidence(), "two": evidence(verify=verify)},
         "without a training": {"h": {"probe": BEFORE, "plan": PLAN, "probe_after": PROBE, "verify": VERIFY}},
         "of a refused host": {"h": refused},
+        "with a failure on two hosts": {"a": evidence(), "b": held, "c": held, "d": evidence(verify=many)},
     }
     assert {name: rendering.table(build_report("r", hosts)) for name, hosts in runs.items()} == snapshot
 
