@@ -101,10 +101,12 @@ def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[
 
 def next_command(host: str) -> str:
     """Return the command that applies the plan of plan.yml; empty where the run itself does, or a user's play."""
-    called = [Path(path) for path in context.CLIARGS.get("args") or () if Path(path).name == "plan.yml"]
+    paths = map(Path, context.CLIARGS.get("args") or ())
+    called = [path for path in paths if path.name in ("plan.yml", "gpuhost.stack.plan")]
     if not called or not no_hosts.are_own(context.CLIARGS["args"]):
         return ""
-    applies = {"args": (str(called[0].with_name("gpu_host.yml")),), "subset": host, "check": False}
+    main_job = called[0].with_name(called[0].name.replace("plan", "gpu_host"))
+    applies = {"args": (str(main_job),), "subset": host, "check": False}
     return about.command({**context.CLIARGS, **applies})
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from pathlib import Path
 
 FEWEST = 3  # runs that tell anything
 _NEWEST = 40  # reports that are read
-_MAIN_JOB = "gpu_host.yml"
+_MAIN_JOB = re.compile(r"[ /.]gpu_host(\.yml)? ")  # of a clone, or of the collection
 
 
 def typical_minutes(folder: Path, changes: bool) -> int | None:
@@ -24,7 +25,8 @@ def typical_minutes(folder: Path, changes: bool) -> int | None:
             about, hosts = report.get("about") or {}, report["hosts"]
         except (OSError, ValueError, KeyError):  # removed meanwhile, or not written by gpuhost
             continue
-        is_whole = f"/{_MAIN_JOB} " in f"/{about.get('command', '')} " and "tags" not in about["command"]
+        command = f"{about.get('command', '')} "
+        is_whole = _MAIN_JOB.search(command) and "-tags " not in command
         has_changed = any(host.get("changed") for host in hosts)
         if is_whole and report["status"] == "verified" and has_changed == changes:
             seconds.append(about["seconds"])

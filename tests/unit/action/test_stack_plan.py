@@ -50,6 +50,8 @@ def test_the_next_command_asks_for_what_was_planned(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(context, "CLIARGS", {**called, "check": True, "extra_vars": ("gpu_stack_cuda=13.2",)})
     expected = "ansible-playbook playbooks/gpu_host.yml -i inventories/lab --limit gpu01 -e gpu_stack_cuda=13.2 -K"
     assert stack_plan.next_command("gpu01") == expected
+    monkeypatch.setattr(context, "CLIARGS", {"args": ("gpuhost.stack.plan",)})
+    assert stack_plan.next_command("gpu01") == "ansible-playbook gpuhost.stack.gpu_host --limit gpu01"
     monkeypatch.setattr(context, "CLIARGS", {**called, "args": ("playbooks/gpu_host.yml",)})
     assert stack_plan.next_command("gpu01") == ""
 

@@ -24,7 +24,8 @@ def reports(folder: Path, *runs: dict[str, Any]) -> Path:
 
 def test_it_is_the_median_of_the_runs_of_a_kind(tmp_path: Path) -> None:
     idle = {"seconds": 20, "changed": False}
-    folder = reports(tmp_path, {"seconds": 540}, {"seconds": 720}, {"seconds": 7200}, idle, idle, idle)
+    collection = {"seconds": 720, "command": "ansible-playbook gpuhost.stack.gpu_host"}
+    folder = reports(tmp_path, {"seconds": 540}, collection, {"seconds": 7200}, idle, idle, idle)
     assert durations.typical_minutes(folder, changes=True) == 12
     assert durations.typical_minutes(folder, changes=False) == 1
 
