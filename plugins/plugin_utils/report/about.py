@@ -108,7 +108,7 @@ def _values(given: Any) -> Iterator[str]:
 
 @functools.cache
 def catalog_digest() -> str:
-    """Return the beginning of the SHA-256 of the catalog's files, by which two catalogs are told apart."""
+    """Return 12 hexadecimal digits of the SHA-256 over the catalog's files, which identify the catalog."""
     digest = hashlib.sha256()
     for path in sorted(path for path in Path(CATALOG_FOLDER).rglob("*") if path.suffix in (".yml", ".csv")):
         digest.update(path.relative_to(CATALOG_FOLDER).as_posix().encode() + b"\0" + path.read_bytes())

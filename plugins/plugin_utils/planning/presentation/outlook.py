@@ -58,9 +58,9 @@ def _reboot(plan: Plan, diff: PlanDiff, probe: Probe, own_kernel: bool) -> tuple
     if bound or probe.driver.nouveau_loaded:
         return YES, f"since {bound or 'nouveau'} has the GPUs until then"
     if diff.of("driver").action == KEEP:
-        is_old = loaded is not None and probe.driver.installed and loaded.version != probe.driver.installed.version
-        if is_old:
-            return LIKELY, f"since the module of {loaded.version} is still loaded" if loaded else ""
+        installed = probe.driver.installed
+        if loaded and installed and loaded.version != installed.version:
+            return LIKELY, f"since the module of {loaded.version} is still loaded"
         return NO, "the driver does not change"
     kernel = probe.kernel
     is_built = (

@@ -203,11 +203,11 @@ class _Screen:
 
     def warnings(self, warnings: Sequence[PlanWarning], is_changing: bool) -> None:
         """Add the warnings; those that only inform are counted where nothing changes."""
-        told = [warning for warning in warnings if is_changing or warning.code not in _FOR_INFORMATION]
-        for warning in warnings if self.style.why else told:
+        shown = [warning for warning in warnings if is_changing or warning.code not in _FOR_INFORMATION]
+        for warning in warnings if self.style.why else shown:
             self.put(f"warning  {warning.code}: {warning.message}", hang=9, paint="warning")
-        if len(told) < len(warnings) and not self.style.why:
-            self._count(len(warnings) - len(told))
+        if len(shown) < len(warnings) and not self.style.why:
+            self._count(len(warnings) - len(shown))
 
     def _count(self, number: int) -> None:
         self.put(f"{number} warning{'s' if number > 1 else ''} as before ({self.style.option})", indent=2)
