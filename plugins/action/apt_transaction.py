@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.host_job import HostJobAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.host_job import HostJobAction, transaction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
 
 MODULE = "gpuhost.stack.apt_transaction"
@@ -27,5 +27,5 @@ class ActionModule(HostJobAction):
         done = self._execute_module(MODULE, {**args, "only_if_met": True}, task_vars=variables)
         if done.get("met", True):
             return {**result, **result_for_terminal(done)}
-        directory = str(args.get("state_directory") or store.DIRECTORY)
-        return {**result, **result_for_terminal(self.run_as_job(MODULE, variables, directory))}
+        job = transaction(str(args.get("state_directory") or store.DIRECTORY), args.get("lock_timeout"))
+        return {**result, **result_for_terminal(self.run_as_job(MODULE, args, variables, job))}

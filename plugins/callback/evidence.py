@@ -57,7 +57,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import checked_variables, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about, rendering, report, terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about, live, rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.
 FACTS = {
@@ -224,7 +224,7 @@ class CallbackModule(CallbackBase):
         host = self._ended(result)
         if host in self.evidence and not is_ignored:
             message = str(result.result.get("msg", ""))
-            if same := result.result.get(checked_variables.SAME_AS):
+            if same := result.result.get(live.SAME_AS):
                 self.same_as[host] = str(same)
             failure = {"task": result.task.get_name(), "message": message, "unreachable": is_unreachable}
             self._keep(host, "failure", failure)

@@ -313,6 +313,7 @@ TESTED_BY = {
     "plugins/modules/check_variables.py": "action/test_check_variables.py",  # documents the action plugin
     "plugins/modules/run_lock.py": "action/test_run_lock.py",  # run through its action plugin
     "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
+    "plugins/modules/watched_command.py": "action/test_watched_command.py",  # documents the action plugin
     "plugins/plugin_utils/ansible/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
     # Options, read by their scripts before there is an environment, and the start of those.
     "plugins/plugin_utils/capture_command/capture_options.py": "test_scripts.py",

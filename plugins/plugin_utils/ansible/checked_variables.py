@@ -14,6 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import live
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
@@ -21,7 +22,6 @@ from ansible.plugins.action import ActionBase
 # What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
 LATER = ("this play needs the plan of the same run", "ansible_facts")
 
-SAME_AS = "same_as"  # in the result of a host that was refused for what another one was refused for: that host
 CLAIM = ".refused-"  # how files in the directory of a run begin that say which host was refused first
 
 variables_.role_options()  # Ansible imports this file before it forks a process for each host
@@ -101,4 +101,4 @@ class VariablesAction(ActionBase):
         if first == host:
             raise AnsibleActionFail(text)
         message = f"the {len(mistakes)} mistake(s) in the variables of {first}; nothing was changed"
-        raise AnsibleActionFail(message, result={SAME_AS: first})
+        raise AnsibleActionFail(message, result={live.SAME_AS: first})

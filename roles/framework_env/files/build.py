@@ -11,13 +11,16 @@ import fnmatch
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 ATTEMPTS, PAUSE = 3, 10  # of commands that use the network; seconds between them
+UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}  # MiB
 WRONG_CONTENT = ("Hash mismatch", "DO NOT MATCH THE HASHES")  # errors of uv and pip that a retry cannot fix
 
 
@@ -26,13 +29,51 @@ def run_command(command: list[str], stdin: str = "") -> subprocess.CompletedProc
     return subprocess.run(command, input=stdin, capture_output=True, check=False, encoding="utf-8", errors="replace")
 
 
-def run_step(step: str, command: list[str], stdin: str = "", attempts: int = 1) -> str:
+def follow_downloads(command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run uv and record how much it has downloaded, of what it has found to be missing so far."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+        sizes: dict[str, float] = {}
+        done, lines = 0.0, []
+        for line in process.stderr:
+            if begun := re.fullmatch(r"Downloading (\S+) \(([0-9.]+)([KMG])iB\)", line.strip()):
+                sizes[begun[1]] = float(begun[2]) * UNITS[begun[3]]
+            elif ended := re.fullmatch(r"Downloaded (\S+)", line.strip()):
+                done += sizes.get(ended[1], 0)
+            else:
+                lines.append(line)
+            if sizes:
+                total = sum(sizes.values())
+                doing = "installing wheels" if line.startswith("Prepared ") else "downloading wheels"
+                record(f"{doing}, {done:.0f} of {total:.0f} MiB downloaded")
+    return subprocess.CompletedProcess(command, process.returncode, "", "".join(lines))
+
+
+def record(step: str) -> None:
+    """Write how far the build is into the directory for temporary files, for the role, which waits."""
+    pathlib.Path("progress").write_text(f"step:{step}\n")
+
+
+def run_step(
+    step: str, command: list[str], stdin: str = "", attempts: int = 1, run: Callable[..., Any] = run_command
+) -> str:
     """Run a command and return the last line of its output; on failure exit with the step's name and the errors."""
-    result = run_command(command, stdin)
+    record(f"{step[0].lower()}{step[1:]}")
+    result = run(command, stdin)
     for _unused in range(attempts - 1):
         if result.returncode and not any(words in result.stderr for words in WRONG_CONTENT):
             time.sleep(PAUSE)
-            result = run_command(command, stdin)
+            result = run(command, stdin)
     if result.returncode:
         sys.exit(f"{step}: status {result.returncode}\n{result.stderr or result.stdout}")
     return "".join(result.stdout.strip().splitlines()[-1:])
@@ -98,11 +139,12 @@ def create(directory: pathlib.Path, request: dict[str, Any]) -> str:
     venv = [uv, "venv", "--quiet", "--no-project", f"--python={request['python']}", "--python-preference=system"]
     run_step("Create the virtual environment", [*venv, str(directory)], attempts=ATTEMPTS)
     # Not byte-compiled: the verification compiles what the framework uses (TensorFlow: 3 s of CPU time instead of 6).
-    sync = [uv, "pip", "sync", "--quiet", "--require-hashes", f"--python={python}", "-"]
+    sync = [uv, "pip", "sync", "--require-hashes", f"--python={python}", "-"]
     # A file that is a hard link into uv's cache was damaged there, too.
     if any(shares_files(pathlib.Path(path)) for path in request["damaged"]):
         sync.insert(1, "--no-cache")
-    run_step("Install the framework and its CUDA libraries, checked by hash", sync, request["lock"], ATTEMPTS)
+    step = "Install the framework and its CUDA libraries, checked by hash"
+    run_step(step, sync, request["lock"], ATTEMPTS, follow_downloads)
     for name, target in request["commands"].items():
         (directory / "bin" / name).symlink_to(f"../lib/python{request['python']}/site-packages/{target}")
     run_step("Record the packages", check_packages(directory, request, "record"))

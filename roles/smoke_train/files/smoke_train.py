@@ -62,10 +62,13 @@ COUNTERS_TIMEOUT = 40.0  # seconds for one query of the counters, and at most a 
 
 
 class Progress:
-    """Show the progress: a bar on a terminal, otherwise a line every few seconds."""
+    """Show the progress: a bar on a terminal, otherwise a line every few seconds.
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self.stream, self.clock = stream, clock
+    record: a file with the last line, for a program that waits for this one.
+    """
+
+    def __init__(self, stream: TextIO, record: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.stream, self.record, self.clock = stream, record, clock
         self.is_terminal = stream.isatty()
         self.interval = 0.2 if self.is_terminal else 5.0
         self.next_update = clock()
@@ -100,6 +103,8 @@ class Progress:
         self.end_line()
         self.stream.write(f"smoke_train: {text}\n")
         self.stream.flush()
+        if self.record:
+            self.record.write_text(f"step:{text}\n")
 
     def end_line(self) -> None:
         """End the line of the bar, so that other output starts on a new line."""
@@ -318,7 +323,7 @@ def execute(report: Report, directory: Path, stream: TextIO) -> None:
     """Prepare the data and train; errors become failed checks of the report, a signal an unknown one."""
     report.simulated = gpu_monitor.simulation_notes()
     deadline = STARTED + report.options.time_limit
-    progress = Progress(stream)
+    progress = Progress(stream, directory / "progress")
     try:
         dataset = prepare_data(report, deadline, progress.message)
         if dataset is not None:

@@ -134,7 +134,7 @@ def test_a_connection_that_does_not_come_back_makes_the_host_unreachable_and_kee
     output, _ = run.communicate()
     assert run.returncode == 4
     assert "UNREACHABLE" in output
-    assert host_job.CONTINUES in output
+    assert host_job.transaction("", None).continues in output
     host.cut.unlink()
     go(host)
     record = host.directory / "state/transaction.json"

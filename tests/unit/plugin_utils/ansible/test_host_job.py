@@ -24,15 +24,3 @@ def test_a_line_that_is_being_written_or_missing_is_none(line: str) -> None:
 
 def test_steps_of_the_transaction_itself_are_shown_as_they_are() -> None:
     assert host_job.progress("step:undoing the failed installation") == "undoing the failed installation"
-
-
-def test_each_change_is_shown_once_and_not_too_often(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(host_job.time, "monotonic", lambda: now[0])
-    shown = host_job.Shown("gpu1")
-    for seconds, step in ((0, "a"), (5, "b"), (10, "b"), (30, "b"), (31, ""), (32, "c")):
-        now[0] = 100 + seconds
-        shown.progress(f"step:{step}")
-    assert capsys.readouterr().out.splitlines() == ["gpu1: a", "gpu1: b", "gpu1: c"]

@@ -6,7 +6,9 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 
 
-@pytest.mark.parametrize("name", ["default", "ansible.builtin.default", "community.general.yaml", "minimal"])
+@pytest.mark.parametrize(
+    "name", ["default", "gpuhost.stack.progress", "ansible.builtin.default", "community.general.yaml", "minimal"]
+)
 def test_output_for_people_is_shared(name: str) -> None:
     assert not terminal.belongs_on_stderr(name)
 
@@ -16,3 +18,19 @@ def test_output_for_people_is_shared(name: str) -> None:
 )
 def test_any_other_output_is_left_alone(name: str) -> None:
     assert terminal.belongs_on_stderr(name)
+
+
+@pytest.mark.parametrize(
+    ("shown_as", "printed"), [("", ["a", "b", "c"]), ("log", ["a", "c"])], ids=["another callback", "ours"]
+)
+def test_progress_is_printed_if_it_has_changed_and_not_too_often(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shown_as: str, printed: list[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    monkeypatch.setenv(terminal.SHOWN_AS, shown_as)
+    progress = terminal.HostProgress("gpu1")
+    for seconds, text in ((0, "a"), (5, "b"), (10, "b"), (30, "b"), (61, ""), (62, "c")):
+        now[0] = 100 + seconds
+        progress.show(text)
+    assert capsys.readouterr().out.splitlines() == [f"gpu1: {text}" for text in printed]

@@ -1,8 +1,10 @@
 """build.py, run like in the role, with a fake uv and a fake framework."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,9 @@ if sys.argv[1] == "venv":
     venv.create(sys.argv[-1], symlinks=True)
 else:
     name, version = sys.stdin.read().split()[0].split("==")
+    # As uv 0.13.8 prints it where it is no terminal.
+    print("Resolved 2 packages in 98ms", "Downloading nvidia-cudnn-cu12 (1.5GiB)", "Downloading framework (512.0MiB)",
+          " Downloaded framework", sep=chr(10), file=sys.stderr, flush=True)
     time.sleep(0.5)
     failures = here / "failures"
     if failures.exists() and (lines := failures.read_text().splitlines()):
@@ -179,6 +184,16 @@ def test_replacement_of_a_damaged_environment_does_not_copy_the_damage(host: Hos
     assert not (damaged / "gpuhost.lock").exists(), "a later run would take it for complete"
 
 
+def test_how_much_is_downloaded_is_recorded_for_the_role_that_waits(host: Host) -> None:
+    run, progress, seen = host.start(), host.base / "gpuhost/tmp/progress", []
+    while run.poll() is None:
+        with contextlib.suppress(FileNotFoundError):
+            seen.append(progress.read_text())
+        time.sleep(0.05)
+    assert "step:downloading wheels, 512 of 2048 MiB downloaded\n" in seen, run.communicate()
+    assert "step:create the virtual environment\n" in seen
+
+
 def test_failed_download_is_retried_twice(host: Host) -> None:
     (host.uv / "bin/failures").write_text("Failed to fetch\n" * 2)
     assert host.build()[0] == 0
@@ -190,7 +205,8 @@ def test_failed_installation_reports_the_error_of_uv_and_leaves_no_record(host: 
     (host.uv / "bin/failures").write_text(f"{error}\n" * 9)
     status, output, errors = host.build()
     assert (status, output) == (1, "")
-    assert errors == f"Install the framework and its CUDA libraries, checked by hash: status 1\nerror: {error}\n\n"
+    step = "Install the framework and its CUDA libraries, checked by hash"
+    assert errors == f"{step}: status 1\nResolved 2 packages in 98ms\nerror: {error}\n\n"
     assert host.calls().count("pip sync") == tries
     assert not (host.environment / "gpuhost.lock").exists()
 

@@ -173,7 +173,6 @@ def building(tmp_path: Path) -> Iterator[tuple[Host, Path, subprocess.Popen[str]
         "pytorch_env_uv_path": str(tmp_path / "uv"),
         "pytorch_env_system_packages": [],
         "pytorch_env_build_packages": [],
-        "__framework_env_poll": 1,
     }
     play = host.start_play(tasks, "-e", json.dumps(variables))
     deadline = time.monotonic() + 60

@@ -502,11 +502,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
-    now = [0.0]
+def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere_of_which_the_last_is_recorded(tmp_path: Path) -> None:
+    now, record = [0.0], tmp_path / "progress"
     plain, terminal = io.StringIO(), Terminal()
     for stream in (plain, terminal):
-        progress = smoke_train.Progress(stream, clock=lambda: now[0])
+        progress = smoke_train.Progress(stream, record, clock=lambda: now[0])
         for step in range(1, 11):
             now[0] += 1.0
             progress.show_event({"event": "step", "phase": "train", "step": step, "steps": 10, "loss": 1.0})
@@ -517,6 +517,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
         "smoke_train: step 10 of 10",
         "smoke_train: 2 GPUs",
     ]
+    assert record.read_text() == "step:2 GPUs\n"
     assert terminal.getvalue().count("\r") == 10
     assert "[##############################] step 10 of 10" in terminal.getvalue()
     assert terminal.getvalue().endswith("\x1b[K\nsmoke_train: 2 GPUs\n")
