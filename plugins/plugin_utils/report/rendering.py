@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, SKIP, Check
@@ -14,8 +15,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import m
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
+    FAILED,
+    NOT_CHANGED,
     NOT_RUN,
     STAGES,
+    VERIFIED,
     CheckReport,
     HostReport,
     PartCheck,
@@ -206,13 +210,27 @@ def table(report: Report) -> str:
     said: dict[str, list[str]] = {}
     for host in report.hosts:
         damage = [f"{state}: {text}" for state, text in host.damage.rows() if state != "left"]
-        for text in (*host.reasons, *_failures(host), *damage):
+        remedies = [f"remedy for {problem.code}: {problem.remedy}" for problem in host.problems if problem.remedy]
+        for text in (*host.reasons, *remedies, *_failures(host), *damage):
             said.setdefault(text, []).append(host.host)
     lines += [f"{_hosts(names)}: {text}" for text, names in said.items()]
     lines += [f"{note}." for note in report.notes]
     took = f" after {report.about.duration}" if report.about else ""
     lines.append(f"Overall: {report.status}" + (took if report.hosts else ", nothing was run"))
+    lines += _next(report)
     return for_terminal("\n".join(lines))
+
+
+def _next(report: Report) -> list[str]:
+    """Return what to type next, if that follows from the verdict."""
+    command = report.about.command if report.about else ""
+    if report.status == VERIFIED:
+        checks = re.sub(r"\bgpu_host(\.yml)?(?= |$)", r"verify\1", command, count=1)
+        return [f"Next: {checks} checks again, at any time"] if checks != command else []
+    if not command or report.status == NOT_CHANGED:
+        return []
+    is_refused = report.status == FAILED or "..." in command  # a remedy may be another command
+    return ["Next: solve that, then run the command again" if is_refused else f"Next: {command}"]
 
 
 def _summary_row(host: HostReport, names: Sequence[str]) -> list[str]:
@@ -247,15 +265,18 @@ def _failures(host: HostReport) -> Iterator[str]:
 
 
 def _simulated(report: Report) -> list[str]:
-    """Return what is simulated, each once with its hosts; all hosts are not named."""
-    of_lines: dict[str, list[str]] = {}
+    """Return what is simulated: a line for the same parts of the same hosts; all hosts are not named."""
+    hosts_of: dict[str, list[str]] = {}
     for host in report.hosts:
-        for line in host.simulated:
-            of_lines.setdefault(line, []).append(host.host)
-    all_hosts = [host.host for host in report.hosts]
+        for part in host.simulated:
+            hosts_of.setdefault(part, []).append(host.host)
+    parts_of: dict[tuple[str, ...], list[str]] = {}
+    for part, hosts in hosts_of.items():
+        parts_of.setdefault(tuple(hosts), []).append(part)
+    everywhere = tuple(host.host for host in report.hosts)
     return [
-        f"Simulated: {line}" if names == all_hosts else f"Simulated: {_hosts(names)}: {line}"
-        for line, names in of_lines.items()
+        f"Simulated{'' if hosts == everywhere else f' on {_hosts(hosts)}'}: {'; '.join(parts)}"
+        for hosts, parts in parts_of.items()
     ]
 
 
