@@ -12,6 +12,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[2]
 COLLECTIONS = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections")}  # not one that is installed on this machine
 PIPELINING = {"ANSIBLE_PIPELINING": "true"}  # as ansible.cfg has it, which a directory of a test has not
+EACH_TASK = {"ANSIBLE_STDOUT_CALLBACK": "default"}  # in place of the few lines that ansible.cfg asks for
 INTERPRETER = ("-e", f"ansible_python_interpreter={sys.executable}")
 THIS_MACHINE = ("-i", "localhost,", "-c", "local", *INTERPRETER)
 
@@ -23,7 +24,7 @@ def run_playbook(
 ) -> Done:
     """Run ansible-playbook in a directory. answers: what is typed; settings: environment variables."""
     command = [Path(sys.executable).with_name("ansible-playbook"), *words]
-    environment = {**os.environ, **COLLECTIONS, **PIPELINING, "NO_COLOR": "1", **settings}
+    environment = {**os.environ, **COLLECTIONS, **PIPELINING, **EACH_TASK, "NO_COLOR": "1", **settings}
     return subprocess.run(
         command, cwd=directory, env=environment, input=answers, capture_output=True, text=True, timeout=timeout
     )

@@ -65,10 +65,10 @@ def needed(root: Path, files: Iterable[str]) -> set[str]:
 
 
 def entered(root: Path) -> set[str]:
-    """Return the plugins that roles and playbooks name, and the Python files of these."""
+    """Return the plugins that roles, playbooks and users name, and the Python files of these."""
     yaml = [path for folder in ("roles", "playbooks") for path in (root / folder).rglob("*.yml")]
     named = {name for path in yaml for name in re.findall(r"\bgpuhost\.stack\.(\w+)", path.read_text())}
-    found = sources(root, "roles", "playbooks")
+    found = sources(root, "roles", "playbooks") | {"plugins/callback/progress.py"}  # which users choose
     modules = "".join((root / file).read_text() for file in sources(root, "plugins/modules"))
     found |= {
         f"plugins/doc_fragments/{name}.py"

@@ -377,7 +377,8 @@ def test_a_plan_that_nobody_reads_does_not_block_the_run(tmp_path):
     (tmp_path / "hosts.json").write_text(json.dumps(inventory))
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/preflight.yml"]
     command += ["-i", str(tmp_path / "hosts.json"), "-e", f"ansible_python_interpreter={sys.executable}"]
-    environment = {**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports")}
+    own = {"GPUHOST_REPORTS": str(tmp_path / "reports"), "ANSIBLE_STDOUT_CALLBACK": "default"}
+    environment = {**os.environ, **own}
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
     assert read_until(process, "TASK [Probe the host") == 99

@@ -1,0 +1,227 @@
+"""The stdout callback under the real ansible-playbook: what it leaves out, and what it prints as Ansible does."""
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import struct
+import sys
+import termios
+import time
+from fcntl import ioctl
+from pathlib import Path
+
+import pyte
+import pytest
+
+from tests.unit.ansible_runs import COLLECTIONS, INTERPRETER, PROJECT, THIS_MACHINE, Done, run_play, run_playbook
+
+QUIET = {"ANSIBLE_STDOUT_CALLBACK": "gpuhost.stack.progress", "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml"}
+ANSIBLE = {**QUIET, "ANSIBLE_STDOUT_CALLBACK": "default"}
+# A playbook of the user's own, beside tasks of this collection: each kind of output that Ansible has.
+SITE = """
+- name: Prepare the site
+  hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.debug: {msg: "a message of the site"}
+    - name: Write a file
+      ansible.builtin.copy: {content: "new\\n", dest: "{{ playbook_dir }}/motd"}
+      notify: Reload
+    - name: Look at items
+      ansible.builtin.command: "echo {{ item }}"
+      changed_when: false
+      loop: [a, b]
+    - ansible.builtin.command: "true"
+      when: false
+    - name: Fail and go on
+      ansible.builtin.fail: {msg: ignored}
+      ignore_errors: true
+    - block:
+        - ansible.builtin.fail: {msg: rescued}
+      rescue:
+        - ansible.builtin.debug: {msg: "after the rescue"}
+    - ansible.builtin.set_stats: {data: {site: 1}}
+  handlers:
+    - name: Reload
+      ansible.builtin.command: "true"
+- name: Break the site
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Ask the licence server
+      ansible.builtin.fail: {msg: "the licence server does not answer"}
+"""
+# Of this collection: harmless on any machine. The role's arguments are checked by Ansible.
+OWN_ROLE = {"ansible.builtin.include_role": {"name": "gpuhost.stack.env_paths", "tasks_from": "main"}}
+
+
+def printed(done: Done) -> str:
+    """Return stdout without what differs between two runs."""
+    times = r"\d+\.\d+-\d+-\d+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+|0:00:\d\d\.\d+"
+    return re.sub(times, "N", done.stdout)
+
+
+@pytest.mark.parametrize("words", [(), ("--diff",), ("--check",), ("-v",), ("--list-tasks",)], ids=" ".join)
+def test_a_site_playbook_is_printed_as_ansible_prints_it(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "theirs").mkdir()
+    ours = run_play(tmp_path / "ours", SITE, *words, ANSIBLE_SHOW_CUSTOM_STATS="true", **QUIET)
+    theirs = run_play(tmp_path / "theirs", SITE, *words, ANSIBLE_SHOW_CUSTOM_STATS="true", **ANSIBLE)
+    assert theirs.stdout.count("\n") > 5, theirs.stderr
+    assert printed(ours).replace("/ours/", "/theirs/") == printed(theirs)
+    assert ours.returncode == theirs.returncode
+
+
+def test_each_step_is_asked_for_as_ansible_does(tmp_path: Path) -> None:
+    play = tmp_path / "play.yml"
+    play.write_text(SITE)
+    runs = [
+        run_playbook(tmp_path, "play.yml", *THIS_MACHINE, "--step", answers="y\nn\nc\n", **which)
+        for which in (QUIET, ANSIBLE)
+    ]
+    assert "Perform task" in runs[1].stdout
+    # The first run writes the file.
+    assert printed(runs[0]).replace("changed", "ok") == printed(runs[1]).replace("changed", "ok")
+
+
+PLANNED = ("-i", "hosts.json", *INTERPRETER)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
+    """Runs of playbooks/preflight.yml on three names of this machine, which has no GPU."""
+    folder = tmp_path_factory.mktemp("plan")
+    hosts = {name: {"ansible_connection": "local", "gpu_stack_expect_gpus": 0} for name in "abc"}
+    (folder / "hosts.json").write_text(json.dumps({"gpu_hosts": {"hosts": hosts}}))
+    runs = {"quiet": (QUIET, ()), "verbose": (QUIET, ("-v",)), "ansible": (ANSIBLE, ("-v",)), "typo": (QUIET, ())}
+    more = {"typo": ("-e", "gpu_stack_rebot=never")}
+    return {
+        name: run_playbook(folder, PROJECT / "playbooks/preflight.yml", *PLANNED, *words, *more.get(name, ()), **which)
+        for name, (which, words) in runs.items()
+    }
+
+
+def headings(done: Done) -> list[str]:
+    return re.findall(r"^(?:PLAY|TASK) .*", done.stdout, re.MULTILINE)
+
+
+def test_own_tasks_are_left_out_and_with_v_none_is(plan: dict[str, Done]) -> None:
+    assert len(headings(plan["ansible"])) > 4
+    assert headings(plan["verbose"]) == headings(plan["ansible"])
+    assert [line for line in headings(plan["quiet"]) if "Refuse this host" not in line] == []
+    assert "c  debian-" in plan["quiet"].stdout  # the plan is not left out
+
+
+def test_a_failure_of_several_hosts_is_printed_once_with_their_names(plan: dict[str, Done]) -> None:
+    before_the_summary = plan["typo"].stdout.split("hosts=3 : ")[0]
+    assert before_the_summary.count("no such variable; did you mean gpu_stack_reboot?") == 1
+    (line,) = [line for line in before_the_summary.splitlines() if "for the same reason as" in line]
+    named = re.findall(r"\[([abc](?:, [abc])?)\]", line)
+    assert sorted(", ".join(named).split(", ")) == ["a", "b", "c"]
+
+
+def test_the_cause_the_host_and_the_remedy_are_in_the_last_lines_of_a_run_on_ten_hosts(tmp_path: Path) -> None:
+    problem = {"code": "no-gpu", "message": "the host has no NVIDIA GPU", "remedy": "insert one"}
+    plans = [{"ok": not problems, "components": {}, "problems": problems} for problems in ([], [problem])]
+    tasks = [
+        {"ansible.builtin.set_fact": {"gpu_stack_plan": plans[0]}},
+        {"ansible.builtin.set_fact": {"gpu_stack_plan": plans[1]}, "when": "inventory_hostname == 'gpu03'"},
+        {"ansible.builtin.fail": {"msg": "refused"}, "when": "not gpu_stack_plan.ok"},
+    ]
+    play = {"hosts": "all", "gather_facts": False, "tasks": tasks}
+    hosts = "".join(f"gpu{number:02}," for number in range(1, 11))
+    settings = {**QUIET, "ANSIBLE_CALLBACKS_ENABLED": "gpuhost.stack.evidence"}
+    done = run_play(tmp_path, play, "-i", hosts, "--limit", "gpu*", **settings)
+    end = done.stdout.splitlines()[-15:]
+    assert "gpu03: no-gpu: the host has no NVIDIA GPU" in end, done.stdout + done.stderr
+    assert "gpu03: remedy for no-gpu: insert one" in end
+
+
+def test_programs_still_find_the_sums_of_changes(plan: dict[str, Done]) -> None:
+    """Molecule's check for idempotence is this search, in molecule/command/idempotence.py."""
+    (line,) = [line for line in plan["quiet"].stdout.splitlines() if " : ok=" in line]
+    sums = dict.fromkeys(("ok", "changed", "failed", "skipped"), 0)
+    recap = plan["ansible"].stdout.split("PLAY RECAP")[1]
+    for name in sums:
+        sums[name] = sum(int(number) for number in re.findall(rf"{name}=(\d+)", recap))
+        assert f" {name}={sums[name]} " in line
+    assert sums["failed"] == 3
+
+
+def test_tasks_of_roles_in_a_site_playbook_are_left_out_and_its_own_are_not(tmp_path: Path) -> None:
+    tasks = [OWN_ROLE, {"name": "Greet", "ansible.builtin.debug": {"msg": "hello"}}]
+    play = {"hosts": "all", "gather_facts": False, "tasks": tasks}
+    done = run_play(tmp_path, play, "--check", "-e", "env_paths_cuda=/nowhere", **QUIET)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.strip(" *") for line in headings(done)] == [
+        "PLAY [all]",
+        "TASK [ansible.builtin.include_role : gpuhost.stack.env_paths]",
+        "TASK [Greet]",
+        "PLAY RECAP",
+    ]
+
+
+def on_a_terminal(folder: Path, *words: str, **settings: str) -> tuple[list[str], str]:
+    """Run ansible-playbook on a terminal; return its screen each 0.2 s, and all that it shows at the end."""
+    columns, rows = 100, 30
+    process, descriptor = pty.fork()
+    if not process:
+        os.chdir(folder)
+        environment = {**os.environ, **COLLECTIONS, **QUIET, "TERM": "xterm", "NO_COLOR": "1", **settings}
+        program = str(Path(sys.executable).with_name("ansible-playbook"))
+        os.execve(program, [program, *words], environment)
+    ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    screen = pyte.HistoryScreen(columns, rows, history=1000)
+    stream, shown, at = pyte.ByteStream(screen), [], time.monotonic()
+    while True:
+        ready, _unused, _unused = select.select([descriptor], [], [], 0.2)
+        try:
+            data = os.read(descriptor, 65536) if ready else None
+        except OSError:  # as Linux reports the end
+            break
+        if data == b"":
+            break
+        if data:
+            stream.feed(data)
+        if time.monotonic() - at >= 0.2:
+            at = time.monotonic()
+            shown.append("\n".join(screen.display))
+    os.waitpid(process, 0)
+    above = ["".join(line[column].data for column in range(columns)).rstrip() for line in screen.history.top]
+    return shown, "\n".join([*above, *(line.rstrip() for line in screen.display)])
+
+
+SLOW = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Reach the host
+      ansible.builtin.command: "true"
+    - name: Build the module
+      ansible.builtin.command: sleep 3
+"""
+
+
+def test_a_terminal_has_a_line_for_each_host_until_the_run_ends(tmp_path: Path) -> None:
+    stack = tmp_path / "collections/ansible_collections/gpuhost/stack"
+    for name in ("plugins", "catalog", "meta"):
+        shutil.copytree(PROJECT / name, stack / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (stack / "playbooks").mkdir()
+    (stack / "playbooks/_slow_build.yml").write_text(SLOW)
+    words = (str(stack / "playbooks/_slow_build.yml"), "-i", "gpu01,gpu02,", "-c", "local", *INTERPRETER)
+    shown, end = on_a_terminal(tmp_path, *words, ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"))
+    line = re.compile(r"^gpu0[12]  slow build +0:0\d  Build the module *$", re.MULTILINE)
+    assert any(len(line.findall(screen)) == 2 for screen in shown), end
+    assert end.split() == "hosts=2 : ok=4 changed=4 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0".split()
+
+
+@pytest.mark.parametrize("callback", ["default", "minimal"])
+def test_a_callback_that_the_user_chooses_wins(tmp_path: Path, callback: str) -> None:
+    (tmp_path / "ansible.cfg").write_text((PROJECT / "ansible.cfg").read_text())
+    play = {"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.debug": {"msg": "hello"}}]}
+    done = run_play(tmp_path, play, ANSIBLE_STDOUT_CALLBACK=callback)
+    assert ("TASK [" in done.stdout) == (callback == "default")
+    assert "hello" in done.stdout
