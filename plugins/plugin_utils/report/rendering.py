@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, SKIP, Check
@@ -19,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
     NOT_CHANGED,
     NOT_RUN,
     STAGES,
+    VERDICTS,
     VERIFIED,
     CheckReport,
     HostReport,
@@ -27,6 +29,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
 )
 
 _SHOWN = 20  # hosts of a line
+_ROWS = 30  # of the table on a terminal
 _FAILURES = 5  # failed checks of a host in the terminal
 _NO_VALUE = {"-", NOT_RUN}
 _OUTCOMES = {
@@ -202,9 +205,14 @@ def table(report: Report) -> str:
     lines = _simulated(report)
     names = [part.name for part in PARTS if part.in_summary]
     head = ["HOST", "STATUS", "GPUS", *map(str.upper, names), "CHECKS", "TRAINING"]
-    rows = [head, *(_summary_row(host, names) for host in report.hosts)]
+    worst_first = sorted(report.hosts, key=lambda host: -VERDICTS.index(host.status))
+    shown = [host.host for host in (worst_first if len(worst_first) <= _ROWS else worst_first[: _ROWS - 1])]
+    rows = [head, *(_summary_row(host, names) for host in report.hosts if host.host in shown)]
     columns = [column for column in zip(*rows, strict=True) if set(column[1:]) - _NO_VALUE]
     lines += text_table([[for_terminal(cell) for cell in row] for row in zip(*columns, strict=True)])
+    if rest := Counter(host.status for host in report.hosts if host.host not in shown):
+        verdicts = ", ".join(f"{number} {verdict}" for verdict, number in rest.items())
+        lines.append(f"and {rest.total()} more hosts: {verdicts} (the report lists them)")
     if report.hosts:
         lines.append(_proof(report))
     said: dict[str, list[str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +249,14 @@ def test_what_is_true_of_several_hosts_is_said_once() -> None:
     assert ", gpu20, ... (25 hosts): Probe the host and plan" in first
     assert "login: Probe the host and plan: no route to host" in lines
     assert not any("was not probed" in line or "no plan was made" in line for line in lines)
+
+
+def test_of_a_fleet_the_hosts_with_the_worst_verdicts_have_a_line_and_the_rest_is_counted() -> None:
+    failed = {**evidence(), "verify": failing(VERIFY, "gpu.count")}
+    hosts = {f"gpu{number:03}": failed if number % 50 == 0 else evidence() for number in range(1, 501)}
+    lines = rendering.table(build_report("r", hosts)).splitlines()
+    rows = [line for line in lines if re.match(r"gpu\d+ ", line)]
+    assert [line.split()[0] for line in rows if " failed " in line] == [f"gpu{n:03}" for n in range(50, 501, 50)]
+    assert len(rows) == 29
+    assert "and 471 more hosts: 471 verified (the report lists them)" in lines
+    assert len(lines) < 50
