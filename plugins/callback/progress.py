@@ -48,8 +48,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.live import S
 
 REDRAW = 1.0  # seconds
 # Of the statistics of Ansible, and their names in its recap.
-COUNTS = {name: name for name in ("ok", "changed", "unreachable", "failures", "skipped", "rescued", "ignored")}
-COUNTS["failures"] = "failed"
+COUNTS = {
+    "ok": "ok",
+    "changed": "changed",
+    "unreachable": "unreachable",
+    "failures": "failed",
+    "skipped": "skipped",
+    "rescued": "rescued",
+    "ignored": "ignored",
+}
 MESSAGES = ("ansible.builtin.debug", "debug")
 
 
