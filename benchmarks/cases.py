@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import lab
+from benchmarks.adopt import adopt
 from benchmarks.install import first_install
 from benchmarks.measure import Command, Ratio, Timing, in_turn, once, say
 from benchmarks.results import Options, Result
@@ -134,12 +135,13 @@ def plan(options: Options) -> Result:
 # In the order of execution: first_install needs bare hosts, the later cases need the host that it installed.
 CASES: Mapping[str, Callable[[Options], Result]] = {
     "plan": plan,
+    "adopt": adopt,
     "first_install": first_install,
     "rerun": rerun,
     "fleet": fleet,
     "train": train,
 }
-NEEDS_LAB = frozenset(CASES) - {"plan"}
+NEEDS_LAB = frozenset(CASES) - {"plan", "adopt"}
 NEEDS_STACK = NEEDS_LAB - {"first_install"}
 
 

@@ -37,7 +37,7 @@ class Result:
 
 
 # Always in the document, null if not measured, so that a program need not know which cases ran.
-ALWAYS = tuple(name for name, figure in FIGURES.items() if not figure.elsewhere)
+ALWAYS = tuple(name for name, figure in FIGURES.items() if figure.case)
 ELSEWHERE = (
     "reboots (first install, CUDA upgrade, rerun) cannot be counted in containers: `script/test reboot` shows them",
     "script/test prints its own time",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import cases, install, lab, train
+from benchmarks import adopt, cases, install, lab, train
 from benchmarks.measure import Failed, Sample, Timing
 from benchmarks.results import Options
 
@@ -116,6 +116,29 @@ def test_fleet_and_plan_are_measured_after_a_round_that_does_not_count(tmp_path,
     cases.fleet(Options(5, (1, 20)))
     cases.plan(Options(5, (1,)))
     assert rounds == [(3, 1), (3, 1), (5, 1), (3, 1)]
+
+
+def test_the_first_plan_is_measured_without_the_clone_and_the_caches_of_earlier_runs(tmp_path, monkeypatch):
+    """Each round clones into another folder, and pip and uv have their caches there; no case of the lab is needed."""
+    run, folders = [], []
+
+    def once(command, log):
+        run.append((command.name, command.argv[-1] if command.name == "clone" else command.argv[1:]))
+        folders.append(command.folder)
+        assert list(command.folder.iterdir()) == []
+        for name in ("XDG_CACHE_HOME", "PIP_CACHE_DIR", "UV_CACHE_DIR"):
+            assert Path(command.environment[name]).is_relative_to(command.folder)
+        return Sample(2.0 if command.name == "clone" else 5.0, 1.0, 1)
+
+    monkeypatch.setattr(lab, "LOGS", tmp_path)
+    monkeypatch.setattr(adopt, "once", once)
+    found = adopt.adopt(Options(2, (1,)))
+    plan = ("--distro", "ubuntu-24.04", "--gpu", "NVIDIA H200")
+    assert run == [("clone", "gpuhost"), ("first_plan", plan)] * 2
+    assert folders[0] == folders[1] != folders[2] == folders[3]
+    assert found.ratios == {"adopt_seconds": 7.0}
+    assert found.figures["first_plan"]["wall_seconds"] == 5.0
+    assert "adopt" not in cases.NEEDS_LAB
 
 
 # A fleet ----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def steps(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["speed"], "unknown case speed: expected some of plan, first_install"),
+        (["speed"], "unknown case speed: expected some of plan, adopt, first_install"),
         (["--runs", "0"], "--runs 0: expected 1 or more"),
         (["--hosts", "1,x"], "--hosts 'x'"),
         (["--hosts", "0"], "--hosts '0'"),
