@@ -223,6 +223,17 @@ def locks(step: Step) -> None:
         step.failed = 1
 
 
+def documents(step: Step) -> None:
+    """Run the documents' commands on the lab; each counts as one test, and those that it cannot run as skipped."""
+    found = RESULTS / "documents.json"
+    found.unlink(missing_ok=True)
+    passed = step.command("python", "-m", "tests.documents", f"--json={found}", PYTHONPATH="collections")
+    counts = json.loads(found.read_text()) if found.exists() else {"passed": 0, "failed": [], "skipped": []}
+    step.passed, step.failed, step.skipped = counts["passed"], len(counts["failed"]), counts["skipped"]
+    if (not passed or not step.passed) and not step.failed:
+        step.failed = 1
+
+
 def catalog(step: Step) -> None:
     """Compare the catalog with its sources: contradicted entries fail; those taken on trust are no tests."""
     found = RESULTS / "catalog.json"
@@ -368,6 +379,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "hgx": [("hgx", molecule)],
     "adopt": [("adopt", molecule)],
     "cut_lines": [("cut_lines", molecule)],
+    "docs": [("docs", documents)],
     "fallback": [("fallback", molecule)],
     "locks": [("locks", locks)],
     "shared_host": [("shared_host", molecule)],
