@@ -280,9 +280,8 @@ CHOICE = Choice(
 
 TRITON_BUILD_MISSING = FindingSpec(
     "triton-build-missing",
-    "Warning: the host lacks the C compiler or the Python headers with which this PyTorch compiles operations when "
-    "it runs (Triton), and no package is installed for them: with `gpu_stack_scope=frameworks`, or since the "
-    "distribution has none for a Python of another source",
+    "Warning: the host lacks the C compiler or the Python headers with which this PyTorch compiles operations "
+    "(Triton). None is installed with `gpu_stack_scope=frameworks`, or for a Python that is not the distribution's",
     "Ask the machine's administrator for the packages that the message names; for another Python, install its "
     "headers from where that Python came from",
 )

@@ -47,11 +47,8 @@ DATA = "smoke_train_data_directory"
 WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD, TEMPORARY)  # a small file system of their own
 DISK_FULL = FindingSpec(
     "disk-full",
-    "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB; a "
-    "`/boot` of its own for another initramfs, a `/var/tmp` of its own for the build of one, a `/tmp` of its own "
-    "(or `TMPDIR`) for the temporary files of apt and of the compilers of kernel modules. uv's cache "
-    "and the training's data count where `tensorflow_env_cache`, `pytorch_env_cache` and `smoke_train_data_directory` "
-    "have them",
+    "A file system has too little space for what is downloaded and installed on it, plus 1 GiB. `/boot` needs space "
+    "for another initramfs, `/var/tmp` for its build, `/tmp` (or `TMPDIR`) for apt and compilers",
     "Free space, or enlarge it; for `/tmp`, or `gpu_stack_environment: {TMPDIR: /var/tmp}`",
 )
 EXTRA_SIZE_UNKNOWN = FindingSpec(

@@ -22,8 +22,8 @@ def check_newer_state(context: Context, findings: Findings) -> None:
 
 PROBE_INCOMPLETE = FindingSpec(
     "probe-incomplete",
-    "The host's kernels could not be read, and modules have to be built for them (of other parts of the host: a "
-    "warning, and the plan is made as if these were not there)",
+    "gpuhost could not read which kernels are installed, and has to build modules for them. Another unread part of the "
+    "host is a warning, and the plan is made as if it were not there",
     "By cause, in the message",
 )
 _VERIFIED = "plan of the verified configuration: "  # the part of the probe
