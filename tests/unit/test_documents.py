@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import io
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared, of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -101,3 +105,31 @@ def test_each_question_of_the_index_has_its_heading_with_the_answer_below() -> N
     assert list(answers) == asked
     assert len(asked) == 10
     assert {question: text for question, text in answers.items() if text.startswith("#")} == {}
+
+
+def test_variables_in_the_answers_of_the_index_exist_and_their_versions_can_be_planned() -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```", (PROJECT / "docs/README.md").read_text(), re.DOTALL | re.MULTILINE)
+    specs = [yaml.safe_load(path.read_text()) for path in (PROJECT / "roles").glob("*/meta/argument_specs.yml")]
+    roles = {name for spec in specs for name in spec["argument_specs"]["main"].get("options", {})}
+    assert len(blocks) > 3
+    for values in map(yaml.safe_load, blocks):
+        assert [name for name in values if name not in declared() and name not in roles] == []
+        request = [f"{name.removeprefix('gpu_stack_')}={value}" for name, value in values.items()]
+        options = [word for each in request if each.partition("=")[0] in of_request() for word in ("--request", each)]
+        assert plan_cli.main(["--distro", "ubuntu-24.04", "--gpu", "H100", *options], io.StringIO()) == 0, values
+
+
+@pytest.mark.parametrize(
+    ("cuda", "oldest", "older"), [("13.0", "580.65.06", "575.57.08"), ("12.8", "525.60.13", "520.61.05")]
+)
+def test_the_oldest_drivers_in_the_documents_are_those_that_the_resolver_accepts(
+    cuda: str, oldest: str, older: str
+) -> None:
+    """On a host that keeps its driver."""
+    page = (PROJECT / "docs/compatibility.md").read_text()
+    assert f"\n| {cuda} | {oldest} | " in page
+    host = ("--distro", "ubuntu-24.04", "--gpu", "A100", "--request", "driver=none", "--request", f"cuda={cuda}")
+    for loaded, status in ((oldest, 0), (older, 1)):
+        out = io.StringIO()
+        assert plan_cli.main([*host, "--request", "tensorflow=none", "--loaded-driver", loaded], out) == status
+        assert ("driver-too-old-for-cuda" in out.getvalue()) == bool(status), out.getvalue()
