@@ -55,6 +55,21 @@ def test_there_are_links_in_most_documents() -> None:
     assert "what-auto-keeps" in anchors(PROJECT / "docs/changing.md")
 
 
+# The folders that the documents write paths from.
+ROOTS = [
+    *(PROJECT / name for name in ("", "plugins", "plugins/plugin_utils", "plugins/module_utils", "playbooks")),
+    PROJECT / "playbooks/group_vars/all",
+    *PROJECT.glob("roles/*"),
+]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=IDS)
+def test_files_that_the_text_names_exist(path: Path) -> None:
+    named = re.findall(r"`([a-z_]+/[\w./-]*\.(?:csv|cu|jsonl|md|py|txt|yml))`", prose(path))
+    missing = [name for name in named if not any((root / name).exists() for root in ROOTS)]
+    assert [name for name in missing if Path(name).stem != "NAME"] == []
+
+
 def parts() -> list[tuple[Path, str, str]]:
     """Return document, marker and the line below it of each generated part."""
     return [
