@@ -264,6 +264,21 @@ verify:
           GB/s.
       returned: if the CUDA program ran
       type: dict
+    gpus:
+      description:
+        - The GPUs that C(nvidia-smi -q -x) lists, by name, serial number, UUID and PCI address, with their memory, VBIOS,
+          PCIe link and NVLinks. What nvidia-smi does not report is null.
+      returned: if nvidia-smi was asked
+      type: list
+      elements: dict
+    bandwidths:
+      description:
+        - The measured bandwidths in GB/s, each with the C(minimum) that C(cuda.bandwidth) compares it with (null if
+          there is none) and the C(source) of that. C(kind) is a copy of one GPU, C(peer) or C(all_reduce), C(gpus) are
+          CUDA's indexes.
+      returned: if the CUDA program used GPUs
+      type: list
+      elements: dict
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -9,8 +9,8 @@ most; and what the NVLinks of a pair should give, the failed ones included.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
@@ -41,9 +41,12 @@ BANDWIDTH = CheckSpec(
 class Measurement:
     """A bandwidth in GB/s (None: not measured), its threshold (None: there is none) and where that is from.
 
+    kind: a copy of COPIES, `peer` or `all_reduce`; gpus: CUDA's indexes, from source to destination
     finding: what is measured, with the PCI addresses of the GPUs
     """
 
+    kind: str
+    gpus: tuple[int, ...]
     what: str
     rate: float | None
     minimum: float | None
@@ -55,13 +58,21 @@ class Measurement:
         """Whether the bandwidth is below its threshold."""
         return self.rate is not None and self.minimum is not None and self.rate < self.minimum
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the measurement for the evidence."""
+        rates = {"gb_per_second": self.rate, "minimum": self.minimum}
+        return {"kind": self.kind, "gpus": list(self.gpus), **rates, "source": self.source}
+
     def __str__(self) -> str:
         limit = ", at least %s (%s)" % (figure(self.minimum), self.source) if self.below else ""
         return "%s %s GB/s%s" % (self.what, figure(self.rate), limit)
 
 
 def judge(context: Context, document: Document, devices: Check) -> Check:
-    """Compare each measurement with the highest threshold that there is for it; `devices` is that check's result."""
+    """Compare each measurement with the highest threshold that there is for it; `devices` is that check's result.
+
+    Its data are the measurements with their thresholds.
+    """
     check = _judge(context, document, devices)
     return cuda_device_checks.with_symptom(context, document, check) if check.status == UNKNOWN else check
 
@@ -74,9 +85,14 @@ def _judge(context: Context, document: Document, devices: Check) -> Check:
     except (OSError, ValueError) as error:
         return BANDWIDTH.unknown("what the links should give cannot be read: %s" % error)
     measured = list(_measurements(thresholds, document))
+    check = _compare(context, document, measured, thresholds.without())
+    return replace(check, data={"bandwidths": [item.to_json() for item in measured]})
+
+
+def _compare(context: Context, document: Document, measured: list[Measurement], without: list[str]) -> Check:
+    """Judge the measurements; `without` says what has no threshold."""
     below = [item for item in measured if item.below]
     known = [item for item in measured if item.minimum is not None]
-    without = thresholds.without()
     if below:
         finding = "too slow: " + "; ".join(sorted(item.finding for item in below))
         return BANDWIDTH.compare(False, "; ".join([*map(str, below), *without]), finding=finding)
@@ -210,12 +226,15 @@ def _measurements(thresholds: Thresholds, document: Document) -> Iterator[Measur
         for name, text in COPIES.items():
             limit = (thresholds.model(index, "memory"), "the model's") if name == "device_to_device" else path
             finding = "%s %s" % (place(document, index), text)
-            yield Measurement("%d %s" % (index, text), copies.get(name, Part()).gb_per_second, *limit, finding)
+            yield Measurement(
+                name, (index,), "%d %s" % (index, text), copies.get(name, Part()).gb_per_second, *limit, finding
+            )
     for pair in document.peers:
         limit = thresholds.pair(pair.source, pair.to) if pair.access else (None, "")
         finding = "%s to %s" % (place(document, pair.source), place(document, pair.to))
-        yield Measurement(str(pair), pair.rate, *limit, finding)
+        yield Measurement("peer", (pair.source, pair.to), str(pair), pair.rate, *limit, finding)
     reduced = document.all_reduce
     if reduced is not None and len(reduced.devices) > 1:
         floor = thresholds.over_nvlink(reduced.devices)
-        yield Measurement("all-reduce", reduced.bus_gb_per_second, floor, "the model's", "all-reduce")
+        rate = reduced.bus_gb_per_second
+        yield Measurement("all_reduce", reduced.devices, "all-reduce", rate, floor, "the model's", "all-reduce")

@@ -30,6 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     kernel_log,
     nvidia_smi,
@@ -554,9 +555,8 @@ def run(context: Context) -> list[Check]:
         checks[0] = PER_GPU[0].spec.compare(False, missing, finding="listed: " + listed)
     checks = [_accept_disabled_daemon(context, check) for check in checks]
     checks = [_with_notices(context, log, check) for check in checks]
-    links = _nvlinks(context, log.gpus)
     inforom = _inforoms(context, log, missing or problem)
-    links_check = _judge(context, NVLINK, log.gpus, links, missing or problem)
+    links_check = _nvlinks(context, log.gpus, missing or problem)
     counters = _judge(context, ERROR_COUNTERS, log.gpus, _error_counters(context, log.gpus), missing or problem)
     return [*checks, inforom, links_check, counters, _xid_errors(context, log.gpus)]
 
@@ -683,13 +683,20 @@ def _accept_disabled_daemon(context: Context, check: Check) -> Check:
     return spec.skip("%s is disabled on this host" % PERSISTENCE_UNIT, check.found)
 
 
-def _nvlinks(context: Context, gpus: list[Gpu]) -> list[Reading]:
-    """Read the links; if nvidia-smi does not list them, each GPU is unknown."""
+def _nvlinks(context: Context, gpus: list[Gpu], problem: str | None) -> Check:
+    """Judge the links; if nvidia-smi does not list them, each GPU is unknown.
+
+    The check's data are all GPUs with what identifies them, their PCIe links and their NVLinks.
+    """
+    links: dict[int, Links] = {}
     try:
         links = nvidia_smi_log.nvlinks(context.smi_path, context.run, context.smi_notices) if gpus else {}
     except ValueError as error:
-        return [Reading(UNKNOWN, str(error)) for _unused in gpus]
-    return [_nvlink(context, gpu, gpus, links) for gpu in gpus]
+        readings = [Reading(UNKNOWN, str(error)) for _unused in gpus]
+    else:
+        readings = [_nvlink(context, gpu, gpus, links) for gpu in gpus]
+    check = _judge(context, NVLINK, gpus, readings, problem)
+    return dataclasses.replace(check, data={"gpus": to_json(nvidia_smi_log.checked(gpus, links))})
 
 
 def _error_counters(context: Context, gpus: list[Gpu]) -> list[Reading]:

@@ -53,6 +53,31 @@ class NvidiaSmi:
 
 
 @dataclasses.dataclass(frozen=True)
+class CheckedGpu:
+    """A GPU as the checks found it, with what identifies the board; None where nvidia-smi reports no such value.
+
+    memory: as nvidia-smi prints it. pcie_*: lanes and generations of the link, now and at most; an idle GPU lowers the
+    generation. nvlinks: how many NVLinks it has, nvlinks_up: how many are up, at nvlink_gb_per_second each (None where
+    none is).
+    """
+
+    index: int
+    pci_address: str
+    name: str
+    uuid: str = ""
+    serial: str | None = None
+    memory: str | None = None
+    vbios: str | None = None
+    pcie_width: int | None = None
+    pcie_max_width: int | None = None
+    pcie_generation: int | None = None
+    pcie_max_generation: int | None = None
+    nvlinks: int | None = None
+    nvlinks_up: int | None = None
+    nvlink_gb_per_second: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class InstalledDriver:
     """The driver whose libcuda is on the host; version: None without one, package: None where no package has it."""
 

@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Parse `nvidia-smi -q -x` and `nvidia-smi nvlink -s`: the state of every GPU and its NVLinks.
+"""Parse `nvidia-smi -q -x` and `nvidia-smi nvlink -s`: every GPU, its state and its NVLinks.
 
 Elements have the names of NVIDIA's nvsmi_device_v11, v12 and v13 documents (drivers 470 to 615). A value is parsed as
 what it must be (a number with its unit, one of some words); it is None if the product or the driver has no such value
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Iterable, Iterator
+from typing import Iterable, Iterator, Mapping
 from xml.etree import ElementTree
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
 ABSENT = ("N/A", "Not Supported", "Requested functionality has been deprecated")
@@ -237,3 +238,40 @@ def _add(links: Links, line: str, link: re.Match[str] | None) -> Links:
         if text in line.lower():
             return Links(state, {})
     return Links("unknown", {}, line)
+
+
+def checked(gpus: Iterable[Gpu], links: Mapping[int, Links]) -> list[CheckedGpu]:
+    """Return what identifies the GPUs of a document, and their links; `links` is the result of nvlinks()."""
+    return [_checked(gpu, links.get(gpu.index)) for gpu in gpus]
+
+
+def _checked(gpu: Gpu, links: Links | None) -> CheckedGpu:
+    def text(path: str) -> str | None:
+        value = gpu.raw(path)
+        return None if value in (None, "", *ABSENT, *ERRORS, *LOST, *CORRUPTED) else value
+
+    def whole(path: str, unit: str = "") -> int | None:
+        try:
+            value = gpu.number("pci/pci_gpu_link_info/" + path, unit)
+        except Unreadable:  # the checks of the links are unknown for it
+            return None
+        return None if value is None else int(value)
+
+    speeds = [speed for speed in links.speeds.values() if speed] if links else []
+    is_linked = links is not None and links.state in ("links", "inactive")
+    return CheckedGpu(
+        index=gpu.index,
+        pci_address=nvidia_smi.pci_address(gpu.bus_id) if ":" in gpu.bus_id else "",
+        name=gpu.name,
+        uuid=gpu.uuid,
+        serial=text("serial"),
+        memory=text("fb_memory_usage/total"),
+        vbios=text("vbios_version"),
+        pcie_width=whole("link_widths/current_link_width", "x"),
+        pcie_max_width=whole("link_widths/max_link_width", "x"),
+        pcie_generation=whole("pcie_gen/current_link_gen"),
+        pcie_max_generation=whole("pcie_gen/max_link_gen"),
+        nvlinks=len(links.speeds) or None if links and is_linked else None,
+        nvlinks_up=len(speeds) if is_linked else None,
+        nvlink_gb_per_second=max(speeds, default=None),
+    )

@@ -165,6 +165,21 @@ def test_one_link_of_four_down(hgx_4: Board, rate: float, status: str) -> None:
         assert "0-2" not in str(check.found)
 
 
+def test_measurements_are_data_beside_their_thresholds(hgx_4: Board) -> None:
+    """Also of a check that fails; a rate that was not measured is null."""
+    hgx_4.pair_rate(2, 3, 76.6)
+    hgx_4.document["devices"][0]["copies"]["host_to_device"]["gb_per_second"] = None
+    check = hgx_4.judge()
+    assert check.status == "fail"
+    found = {(row["kind"], *row["gpus"]): row for row in (check.data or {})["bandwidths"]}
+    assert len(found) == 4 * 3 + 4 * 3 + 1
+    slow = found["peer", 2, 3]
+    assert (slow["gb_per_second"], slow["minimum"], slow["source"]) == (76.6, 78, "4 NVLinks of 25")
+    assert found["host_to_device", 0]["gb_per_second"] is None
+    assert found["all_reduce", 0, 1, 2, 3]["gb_per_second"] == 230
+    assert "data" not in check.to_dict()
+
+
 def test_slow_link_that_counts_as_active_fails(hgx_4: Board) -> None:
     hgx_4.pair_rate(2, 3, 76.6)
     check = hgx_4.judge()

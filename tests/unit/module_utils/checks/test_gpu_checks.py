@@ -575,6 +575,19 @@ def test_healthy_host_passes_every_check_with_four_commands(tmp_path: Path) -> N
     ]  # fmt: skip
 
 
+def test_what_identifies_the_gpus_is_data(tmp_path: Path) -> None:
+    """The board's serial number, and its links; a product without a value has null."""
+    machine = simulated_host(tmp_path, [H200, T4], switches=4)
+    machine.state(devices={"0": elements(serial="1650923000042")})
+    evidence = {key: value for check in checked(machine).values() for key, value in (check.data or {}).items()}
+    first, second = evidence["gpus"]
+    links = [first[name] for name in ("pcie_width", "pcie_max_width", "nvlinks", "nvlinks_up", "nvlink_gb_per_second")]
+    assert (first["name"], first["serial"], links) == ("NVIDIA H200", "1650923000042", [16, 16, 18, 18, 26.562])
+    assert first["pci_address"] != second["pci_address"]
+    assert [second[name] for name in ("serial", "nvlinks", "nvlinks_up")] == [None] * 3
+    assert second["memory"].endswith(" MiB")
+
+
 def test_simulated_values_are_marked(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     machine = simulated_host(tmp_path, [H200])
     machine.write("usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05 (simulated)\n")
