@@ -21,8 +21,9 @@ description:
   - Writes C(<folder>/<run>/<host>/NAME.json) as results arrive, NAME being probe, plan, diff, drift, preflight,
     probe_after, verify, smoke_train (smoke_train_pytorch), failure, restored (what a rollback restored) or
     verify_after_undo. In the host's name, what is special in file names is written as in URLs (C(web%2F01)).
-  - When the playbook ends, also by Ctrl-C, writes C(report.json), C(report.md) and C(summary.txt) beside them, and
-    prints the summary.
+  - When the playbook ends, also by Ctrl-C, writes C(report.json), C(report.md), C(report.html) and C(summary.txt)
+    beside them and C(<host>/certificate.html), the acceptance certificate of each host, and prints the summary.
+  - A page that cannot be made is a warning; the other files are written.
   - Then C(<folder>/latest) is the run if it changed or verified a host, and C(<folder>/hosts/<host>) is the last
     verification of a host. Neither changes in check mode, nor by a run that only planned, was refused or reached no
     host.
@@ -47,7 +48,9 @@ import json
 import os
 import secrets
 import sys
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -57,7 +60,15 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import checked_variables, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about, live, rendering, report, terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import (
+    about,
+    live,
+    measurements,
+    pages,
+    rendering,
+    report,
+    terminal,
+)
 
 # Facts that the playbooks set, and the evidence that each of them is.
 FACTS = {
@@ -266,11 +277,36 @@ class CallbackModule(CallbackBase):
         self._write("summary.txt", table)
         if self.writable and not mode.check_mode:
             self._point_links_to_this_run()
+        self._write_pages(summary)
         names = {name for kept in self.evidence.values() for name in kept}
         if not self.writable or interrupted or names & set(SUMMARIZED):
             terminal.show("\n" + table.rstrip("\n"))
         if self.writable:
             terminal.show(f"Report: {self.folder / 'report.md'}")
+
+    def _write_pages(self, summary: report.Report) -> None:
+        self._write_page(pages.RUN_PAGE, partial(pages.run_page, summary))
+        for host in summary.hosts:
+            folder = escaping.for_file_name(host.host)
+            self._write_page(f"{folder}/{pages.CERTIFICATE}", partial(self._certificate, summary, host, folder))
+
+    def _certificate(self, summary: report.Report, host: report.HostReport, folder: str) -> str:
+        recordings = {
+            path.parent.name.removeprefix("smoke_train_"): measurements.recording(path)
+            for path in (self.folder / folder).glob("smoke_train_*/monitor.csv")
+        }
+        return pages.certificate(summary, host, recordings)
+
+    def _write_page(self, name: str, make: Callable[[], str]) -> None:
+        if not self.writable:
+            return
+        try:
+            text = make()
+        except Exception as error:  # noqa: BLE001  # what a host says must not cost the report of the others
+            reason = f"{name} of this report cannot be made: {type(error).__name__}: {error}"
+            self._display.warning(escaping.for_terminal(f"{reason}. See report.md instead, and report this as a bug."))
+        else:
+            self._write(name, text)
 
     def _point_links_to_this_run(self) -> None:
         try:

@@ -43,7 +43,6 @@ _raw:
   elements: str
 """
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -51,13 +50,7 @@ from typing import Any
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, without an incomplete last one."""
-    with path.open(newline="", encoding="utf-8") as stream:
-        return [row for row in csv.DictReader(stream) if None not in row.values()]
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import measurements, plots
 
 
 def _data(path: Path) -> Any:
@@ -65,7 +58,7 @@ def _data(path: Path) -> Any:
 
 
 KINDS: dict[str, Callable[[Path, str], str]] = {
-    "monitor": lambda path, title: plots.monitor(_rows(path), title),
+    "monitor": lambda path, title: plots.monitor(measurements.recording(path), title),
     "benchmark": lambda path, title: plots.benchmark(_data(path), title),
     "scaling": lambda path, title: plots.scaling(_data(path)["scaling"], title),
 }

@@ -266,8 +266,8 @@ verify:
       type: dict
     gpus:
       description:
-        - The GPUs that C(nvidia-smi -q -x) lists, by name, serial number, UUID and PCI address, with their memory, VBIOS,
-          PCIe link and NVLinks. What nvidia-smi does not report is null.
+        - The GPUs that C(nvidia-smi -q -x) lists, by name, serial number, UUID and PCI address, with their memory,
+          VBIOS, PCIe link and NVLinks. What nvidia-smi does not report is null.
       returned: if nvidia-smi was asked
       type: list
       elements: dict

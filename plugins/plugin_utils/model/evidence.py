@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import PASS, UNKNOWN, Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu
 
 # What is kept of a training's result: what the report shows, without histories and recordings.
 KEY_FIGURES = (
@@ -17,8 +18,31 @@ KEY_FIGURES = (
 
 
 @dataclasses.dataclass(frozen=True)
+class Bandwidth:
+    """A measured bandwidth; gb_per_second: None where it was not measured, minimum: None where none is known.
+
+    kind: a copy of one GPU (host_to_device, device_to_host, device_to_device), `peer`, or `all_reduce`; gpus: CUDA's
+    indexes, of `peer` source and destination; source: where the minimum is from.
+    """
+
+    kind: str
+    gpus: tuple[int, ...]
+    gb_per_second: float | None = None
+    minimum: float | None = None
+    source: str = ""
+
+    @property
+    def below(self) -> bool:
+        """Whether it is below its minimum."""
+        return self.gb_per_second is not None and self.minimum is not None and self.gb_per_second < self.minimum
+
+
+@dataclasses.dataclass(frozen=True)
 class VerifyEvidence:
-    """verify.json and verify_after_undo.json; module_utils/checks/model.py composes them and explains the fields."""
+    """verify.json and verify_after_undo.json; module_utils/checks/model.py composes them and explains the fields.
+
+    gpus, bandwidths: what the checks measured, empty in evidence of earlier releases.
+    """
 
     status: str = ""
     checks: tuple[Check, ...] = ()
@@ -27,6 +51,8 @@ class VerifyEvidence:
     unknown_counts: bool = True
     answered_before: tuple[str, ...] = ()
     found_before: tuple[str, ...] = ()
+    gpus: tuple[CheckedGpu, ...] = ()
+    bandwidths: tuple[Bandwidth, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,6 +53,43 @@ class PreflightEvidence:
 
 
 @dataclasses.dataclass(frozen=True)
+class PackageDiff:
+    """One package of diff.json; installed, planned: None where there is none, or where the archive decides."""
+
+    name: str
+    action: str
+    installed: str | None = None
+    planned: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ComponentDiff:
+    """One component of diff.json, with its packages."""
+
+    component: str
+    action: str
+    installed: str | None = None
+    planned: str | None = None
+    packages: tuple[PackageDiff, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Leftovers:
+    """What the run removes before it installs anything; does: in words."""
+
+    does: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class DiffEvidence:
+    """diff.json; others: what changes for other users of the host."""
+
+    components: tuple[ComponentDiff, ...] = ()
+    leftovers: Leftovers = Leftovers()
+    others: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainingData:
     """The data of a training; kind: `real` or `simulated`."""
 
@@ -69,10 +106,11 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """The loss of the first and of the last step."""
+    """The loss at the beginning and at the end; history: of each step, None where it was not finite."""
 
     first: float | None = None
     last: float | None = None
+    history: tuple[float | None, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,6 +228,7 @@ class HostEvidence:
     spared_for: tuple[str, ...] | None = None
     probe: Probe | None = None
     plan: PlanEvidence | None = None
+    diff: DiffEvidence | None = None
     preflight: PreflightEvidence | None = None
     drift: Mapping[str, tuple[str, ...]] | None = None
     probe_after: Probe | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import PASS, SKIP, Check
@@ -47,6 +49,12 @@ class MonitorSummary:
     marks: Mapping[str, int] = dataclasses.field(default_factory=dict)
     errors: tuple[str, ...] = ()
     processes: Any = None
+
+
+def recording(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file of gpu_monitor.py, without an incomplete last one."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        return [row for row in csv.DictReader(stream) if None not in row.values()]
 
 
 def monitor_table(summary: Any) -> list[str]:

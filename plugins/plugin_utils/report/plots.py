@@ -166,13 +166,19 @@ def monitor(rows: Sequence[Row], title: str = "") -> str:
 
     rows: of the CSV of gpu_monitor.py; ranges with a mark are shaded.
     """
+    panels, regions, xlabel = monitor_panels(rows)
+    return draw(panels, xlabel=xlabel, title=title, regions=regions)
+
+
+def monitor_panels(rows: Sequence[Row]) -> tuple[list[Panel], list[Region], str]:
+    """Return a panel for each reading that has a value, the ranges with a mark, and the label of the x axis."""
     divisor, unit = _time_unit(max((float(row["seconds"]) for row in rows), default=0.0))
     panels = [
         Panel(_gpu_series(rows, column, scale, divisor), label, limits=limits)
         for column, scale, label, limits in READINGS
         if any(row[column] for row in rows)
     ]
-    return draw(panels, xlabel=f"time ({unit})", title=title, regions=mark_regions(rows, divisor))
+    return panels, mark_regions(rows, divisor), f"time ({unit})"
 
 
 def mark_regions(rows: Sequence[Row], divisor: float = 1.0) -> list[Region]:

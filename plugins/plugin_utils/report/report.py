@@ -33,15 +33,20 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     count,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import Part
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, UNDECIDED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import Bandwidth, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import Damage
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.about import About
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
+    ComponentDiff,
+    DiffEvidence,
     HostEvidence,
     PlanEvidence,
     PlannedComponent,
@@ -75,13 +80,17 @@ class GpuKind:
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """One GPU as nvidia-smi lists it; what it did not tell is empty."""
+    """One GPU as nvidia-smi lists it; what it did not tell is empty. pcie, nvlink: the links in words."""
 
     index: str
     name: str
     uuid: str
     pci_address: str
     memory: str
+    serial: str = ""
+    vbios: str = ""
+    pcie: str = ""
+    nvlink: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +154,25 @@ class DamageReport:
         return [(state, text) for state, found in vars(self).items() for text in found.values()]
 
 
+# Whether the changes of a plan were made: not begun, begun and not completed, undone by a rollback, completed.
+PLANNED, BEGUN, UNDONE, MADE = "planned", "begun", "undone", "made"
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangeReport:
+    """What the plan changes on a host, without what it keeps; state: PLANNED, BEGUN, UNDONE or MADE.
+
+    removed: leftovers of others that are removed first, in words; others: what changes for other users of the host;
+    restored: what a rollback or a teardown put back.
+    """
+
+    state: str = PLANNED
+    components: tuple[ComponentDiff, ...] = ()
+    removed: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+
+
 @dataclasses.dataclass(frozen=True)
 class HostReport:
     """One host; status: its verdict, with the reasons for it; evidence: `present` or `not run` by name.
@@ -168,6 +196,8 @@ class HostReport:
     trainings: tuple[TrainingEvidence, ...] = ()
     drift: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     damage: DamageReport = DamageReport()
+    changes: ChangeReport = ChangeReport()
+    bandwidths: tuple[Bandwidth, ...] = ()
     problems: tuple[Problem, ...] = ()
     warnings: tuple[PlanWarning, ...] = ()
 
@@ -279,6 +309,8 @@ def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -
         trainings=tuple(training for training in evidence.trainings.values() if training.was_run),
         drift=evidence.drift or {},
         damage=_damage(evidence),
+        changes=_changes(evidence),
+        bandwidths=evidence.verify.bandwidths if evidence.verify else (),
         problems=evidence.problems,
         warnings=evidence.warnings,
     )
@@ -463,18 +495,69 @@ def _gpus(evidence: HostEvidence) -> tuple[GpuKind, ...]:
 
 
 def _cards(evidence: HostEvidence) -> tuple[Card, ...]:
-    """Return what nvidia-smi lists after a change, or listed before."""
+    """Return what nvidia-smi listed for the probe after a change, or before, and what the checks found of it."""
     probe = evidence.newest_probe
-    return tuple(
-        Card(
-            "" if gpu.index is None else str(gpu.index),
-            gpu.name or "",
-            gpu.uuid or "",
-            gpu.pci_address or "",
-            f"{gpu.memory_mib} MiB" if gpu.memory_mib else "",
-        )
-        for gpu in (probe.driver.smi.gpus if probe else ())
+    cards = {str(gpu.pci_address): _probed(gpu, probe.pcie) for gpu in probe.driver.smi.gpus} if probe else {}
+    for gpu in evidence.verify.gpus if evidence.verify else ():
+        cards[gpu.pci_address] = _checked_card(gpu, cards.get(gpu.pci_address))
+    return tuple(cards.values())
+
+
+def _probed(gpu: SmiGpu, pcie: Pcie) -> Card:
+    known = pcie.gpus.get(gpu.pci_address or "")
+    return Card(
+        "" if gpu.index is None else str(gpu.index),
+        gpu.name or "",
+        gpu.uuid or "",
+        gpu.pci_address or "",
+        f"{gpu.memory_mib} MiB" if gpu.memory_mib else "",
+        pcie=_width(known.link.width, known.link.max_width) if known else "",
     )
+
+
+def _checked_card(gpu: CheckedGpu, probed: Card | None) -> Card:
+    width = _width(gpu.pcie_width, gpu.pcie_max_width)
+    generation = f"up to gen {gpu.pcie_max_generation}" if gpu.pcie_max_generation else ""
+    return Card(
+        str(gpu.index),
+        gpu.name,
+        gpu.uuid,
+        gpu.pci_address,
+        gpu.memory or "",
+        gpu.serial or "",
+        gpu.vbios or "",
+        ", ".join(text for text in (width, generation) if text) or (probed.pcie if probed else ""),
+        _nvlink(gpu),
+    )
+
+
+def _width(lanes: int | None, most: int | None) -> str:
+    return (f"x{lanes}" + (f" of x{most}" if most else "")) if lanes else ""
+
+
+def _nvlink(gpu: CheckedGpu) -> str:
+    if gpu.nvlinks_up is None:
+        return ""
+    of = f" of {gpu.nvlinks}" if gpu.nvlinks else ""
+    speed = f", {gpu.nvlink_gb_per_second:.3g} GB/s each" if gpu.nvlink_gb_per_second else ""
+    return f"{gpu.nvlinks_up}{of}{speed}"
+
+
+def _changes(evidence: HostEvidence) -> ChangeReport:
+    diff = evidence.diff or DiffEvidence()
+    if not evidence.changed:
+        state = PLANNED
+    elif evidence.verify_after_undo:
+        state = UNDONE
+    else:
+        state = BEGUN if evidence.failure or evidence.running else MADE
+    changed = [
+        dataclasses.replace(row, packages=tuple(package for package in row.packages if package.action != KEEP))
+        for row in diff.components
+        if row.action not in (KEEP, UNDECIDED)
+    ]
+    restored = tuple(map(str, evidence.restored.changes)) if evidence.restored else ()
+    return ChangeReport(state, tuple(changed), diff.leftovers.does, diff.others, restored)
 
 
 def _checks(evidence: HostEvidence) -> CheckReport:

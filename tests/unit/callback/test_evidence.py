@@ -82,6 +82,7 @@ def both(tmp_path_factory):
 def test_evidence_is_written_as_it_appears(both):
     run, _ = both
     assert sorted(path.name for path in (run / "localhost").iterdir()) == [
+        "certificate.html",
         "plan.json",
         "probe.json",
         "probe_after.json",
@@ -95,6 +96,43 @@ def test_the_report_is_written_and_its_path_printed(both):
     assert [host["host"] for host in report(run)["hosts"]] == ["burst", "localhost"]
     assert "localhost" in (run / "report.md").read_text()
     assert f"Report: {run}/report.md" in output.replace("\n", "")
+
+
+def test_the_run_and_each_host_have_a_page(both):
+    """Also the host that failed; the page of the run links the others."""
+    run, _ = both
+    pages = {name: (run / name / "certificate.html").read_text() for name in ("burst", "localhost")}
+    assert "the disk burst" in pages["burst"]
+    assert "the disk burst" not in pages["localhost"]
+    found = (run / "report.html").read_text()
+    assert all(f'href="./{name}/certificate.html"' in found for name in pages)
+    assert "ansible-playbook" in found
+
+
+def test_a_page_that_cannot_be_made_is_a_warning_and_costs_nothing_else(tmp_path):
+    """A recording that the host has made up."""
+    training = {"framework": "tensorflow", "status": "pass", "version": "2.21.0", "checks": []}
+    plays = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - ansible.builtin.set_fact: {{smoke_train_result: {json.dumps(training)}}}
+    - when: inventory_hostname == 'one'
+      ansible.builtin.shell: |
+        mkdir -p $GPUHOST_RUN/one/smoke_train_tensorflow
+        printf 'seconds,gpu\\nnonsense,0\\n' >$GPUHOST_RUN/one/smoke_train_tensorflow/monitor.csv
+"""
+    answer = play(tmp_path, plays, hosts="one,two,")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    run = last(tmp_path)
+    said = " ".join(answer.stderr.split())
+    assert "one/certificate.html of this report cannot be made: ValueError: could not convert string to float" in said
+    assert said.count("cannot be made") == 1
+    assert not (run / "one/certificate.html").exists()
+    assert [(run / name).exists() for name in ("report.html", "two/certificate.html", "report.md")] == [True] * 3
+    assert len(report(run)["hosts"]) == 2
+    assert f"Report: {run}/report.md" in answer.stdout.replace("\n", "")
 
 
 def test_a_failed_host_is_reported_with_its_reason(both):
@@ -191,7 +229,11 @@ def test_a_training_that_is_reused_or_deferred_is_evidence(tmp_path):
     answer = play(tmp_path, plays)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     kept = tmp_path / "reports/latest/localhost"
-    assert sorted(path.name for path in kept.iterdir()) == ["plan.json", "smoke_train.json", "smoke_train_pytorch.json"]
+    assert sorted(path.name for path in kept.glob("*.json")) == [
+        "plan.json",
+        "smoke_train.json",
+        "smoke_train_pytorch.json",
+    ]
     assert json.loads((kept / "smoke_train.json").read_text())["status"] == "reused"
 
 
@@ -313,6 +355,8 @@ def test_ctrl_c_leaves_a_report_that_says_what_goes_on(tmp_path):
     found = report(last(tmp_path))
     assert [(host["host"], host["status"]) for host in found["hosts"]] == [("localhost", "pending")]
     assert found["hosts"][0]["reasons"][0] == "interrupted in the task Install all packages"
+    page = (last(tmp_path) / "localhost/certificate.html").read_text()
+    assert "interrupted in the task Install all packages" in page
     said = " ".join(output.split())
     assert "continues on the hosts, such as apt, a build or the training: localhost (Install all packages)" in said
     assert "run the same command again" in said
