@@ -166,7 +166,7 @@ def _time(text: str) -> str:
 
 def _prose(text: str | None) -> Markup:
     """Return a sentence in which what is to be typed, between backticks, is code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(_visible(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible(text)))))
 
 
 def _clip(text: str | None, most: int = _CLIPPED) -> str:
