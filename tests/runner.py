@@ -374,6 +374,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
     "interruptions": [("interruptions", functools.partial(molecule, scenario="interrupted", INTERRUPT="all"))],
     "collection": [("collection", pytest("tests/collection"))],
+    "browser": [("browser", pytest("tests/browser"))],
     "desktop": [("desktop", molecule)],
     "component": [("component", component)],
     "hgx": [("hgx", molecule)],
@@ -526,9 +527,11 @@ def main() -> int:
     elif options.names:
         steps = run_steps([(name, molecule) for name in options.names], options.jobs)
     else:
-        # Whether a clone works from elsewhere takes seconds to test; the rest of tests/collection is a tier.
+        # Whether a clone works from elsewhere, and whether a page of a report does in a browser, take seconds to test;
+        # the rest of tests/collection and tests/browser are tiers.
         # With --fast, the tests that need a framework are among those that are skipped, and counted.
-        units = ("tests/unit", "tests/collection/test_clone.py", *(() if options.fast else ("-m", "not frameworks")))
+        units = ("tests/unit", "tests/collection/test_clone.py", "tests/browser/test_smoke.py")
+        units += () if options.fast else ("-m", "not frameworks")
         steps = run_steps([("unit", pytest(*units)), ("lint", lint)], 2)
         if not options.fast:
             steps += run_steps([("frameworks", frameworks), *((name, molecule) for name in by_default())], options.jobs)
