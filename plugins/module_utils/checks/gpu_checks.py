@@ -345,7 +345,7 @@ def _compute_mode(gpu: Gpu) -> Reading:
 def _inforom(gpu: Gpu) -> Reading:
     words = gpu.errors(nvidia_smi_log.CORRUPTED)
     if gpu.corrupted or words:
-        return Reading(FAIL, "infoROM corrupted (%s)" % known_causes.address(gpu))
+        return Reading(FAIL, "infoROM corrupted (%s)" % gpu.pci_address)
     return Reading(PASS, "no warning")
 
 
@@ -551,7 +551,7 @@ def run(context: Context) -> list[Check]:
         readings = [check.reading(gpu) for gpu in log.gpus]
         checks.append(_judge(context, check.spec, log.gpus, readings, missing or problem))
     if missing and checks[0].status != FAIL:
-        listed = ", ".join(sorted(known_causes.address(gpu) for gpu in log.gpus)) or "no GPU"
+        listed = ", ".join(sorted(gpu.pci_address for gpu in log.gpus)) or "no GPU"
         checks[0] = PER_GPU[0].spec.compare(False, missing, finding="listed: " + listed)
     checks = [_accept_disabled_daemon(context, check) for check in checks]
     checks = [_with_notices(context, log, check) for check in checks]
@@ -581,14 +581,14 @@ def _unavailable(context: Context) -> str | None:
 def _with_corrupted(context: Context, log: Log) -> Log:
     """Return the document with each GPU marked of whose infoROM one of the two queries warns."""
     named = {*log.corrupted, *(context.smi.corrupted if context.smi else ())}
-    gpus = [dataclasses.replace(gpu, corrupted=known_causes.address(gpu) in named) for gpu in log.gpus]
+    gpus = [dataclasses.replace(gpu, corrupted=gpu.pci_address in named) for gpu in log.gpus]
     return dataclasses.replace(log, gpus=gpus, corrupted=tuple(sorted(named)))
 
 
 def _inforoms(context: Context, log: Log, problem: str | None) -> Check:
     """Judge the warnings; one that names no GPU of the document, or only the exit code, is a failure as well."""
     check = _judge(context, INFOROM, log.gpus, [_inforom(gpu) for gpu in log.gpus], problem)
-    absent = [name for name in log.corrupted if name not in {known_causes.address(gpu) for gpu in log.gpus}]
+    absent = [name for name in log.corrupted if name not in {gpu.pci_address for gpu in log.gpus}]
     has_exit = nvidia_smi.CORRUPTED_EXIT in (context.smi.exit_code if context.smi else 0, log.exit_code)
     if check.status in (FAIL, WAIVED) or not (absent or has_exit):
         return check
@@ -620,12 +620,12 @@ def _others(context: Context, log: Log) -> str | None:
         return None
     rows = context.smi_gpus
     queried = {gpu.pci_address for gpu in rows if gpu.pci_address}
-    listed = {known_causes.address(gpu) for gpu in log.gpus}
+    listed = {gpu.pci_address for gpu in log.gpus}
     uuids = {gpu.pci_address: gpu.uuid for gpu in rows}
     for gpu in log.gpus:
-        uuid = uuids.get(known_causes.address(gpu))
+        uuid = uuids.get(gpu.pci_address)
         if uuid and gpu.uuid != uuid:
-            texts = (known_causes.address(gpu), uuid, gpu.uuid or "no UUID")
+            texts = (gpu.pci_address, uuid, gpu.uuid or "no UUID")
             return "%s is %s for nvidia-smi --query-gpu, %s for nvidia-smi -q -x" % texts
     if queried <= listed and len(log.gpus) == len(rows) == len(listed):
         return None
@@ -636,7 +636,7 @@ def _others(context: Context, log: Log) -> str | None:
 
 def _names(gpu: Gpu) -> tuple[str, ...]:
     """Return by what a waiver can name a GPU."""
-    return "%d" % gpu.index, gpu.uuid, gpu.bus_id, known_causes.address(gpu)
+    return "%d" % gpu.index, gpu.uuid, gpu.bus_id, gpu.pci_address
 
 
 def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Reading], problem: str | None) -> Check:
@@ -650,7 +650,7 @@ def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Re
         by_outcome.setdefault(WAIVED if waiver else reading.outcome, []).append((gpu, reading))
     found = _by_text(list(zip(gpus, readings))) + note if gpus else None  # noqa: B905
     if FAIL in by_outcome:
-        finding = "; ".join("%s: %s" % (known_causes.address(gpu), reading.text) for gpu, reading in by_outcome[FAIL])
+        finding = "; ".join("%s: %s" % (gpu.pci_address, reading.text) for gpu, reading in by_outcome[FAIL])
         return spec.compare(False, _by_text(by_outcome[FAIL]) + note, finding=finding)
     if UNKNOWN in by_outcome or problem:
         return spec.unknown(problem or _by_text(by_outcome[UNKNOWN]), found)
@@ -768,7 +768,7 @@ def _xid_errors(context: Context, gpus: list[Gpu]) -> Check:
     text, problem = kernel_log.read(context.run)
     if text is None:
         return XID_ERRORS.unknown(problem)
-    recovered = [known_causes.address(gpu).partition(".")[0] for gpu in gpus if gpu.raw(_RECOVERY_ACTION) == "None"]
+    recovered = [gpu.pci_address.partition(".")[0] for gpu in gpus if gpu.raw(_RECOVERY_ACTION) == "None"]
     events = kernel_log.parse(text, context.xid_errors, recovered)
     by_outcome = {o: [event for event in events if event.outcome == o] for o in (FAIL, WARN, PASS)}
     data, rest = {"kernel_log": kernel_log.position(text)}, kernel_log.rest(text)

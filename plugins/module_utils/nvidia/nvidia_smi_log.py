@@ -107,6 +107,14 @@ class Gpu:
         """The PCI address as nvidia-smi writes it: 00000000:05:00.0."""
         return self.element.get("id", "").strip()
 
+    @property
+    def pci_address(self) -> str:
+        """The PCI address as sysfs writes it, or what nvidia-smi has in its place."""
+        try:
+            return nvidia_smi.pci_address(self.bus_id)
+        except ValueError:
+            return self.bus_id
+
     def raw(self, path: str) -> str | None:
         """Return the text of an element without the brackets around errors, None if the driver does not print it."""
         text = self.element.findtext(path)
@@ -261,7 +269,7 @@ def _checked(gpu: Gpu, links: Links | None) -> CheckedGpu:
     is_linked = links is not None and links.state in ("links", "inactive")
     return CheckedGpu(
         index=gpu.index,
-        pci_address=nvidia_smi.pci_address(gpu.bus_id) if ":" in gpu.bus_id else "",
+        pci_address=gpu.pci_address,
         name=gpu.name,
         uuid=gpu.uuid,
         serial=text("serial"),

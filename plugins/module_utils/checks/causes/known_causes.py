@@ -196,14 +196,6 @@ def power_limits(gpu: Gpu) -> tuple[float | None, float | None]:
     return gpu.number(group + "/power_limit", "W") if current is None else current, limit("default")
 
 
-def address(gpu: Gpu) -> str:
-    """Return the PCI address as sysfs writes it, or what nvidia-smi has in its place."""
-    try:
-        return nvidia_smi.pci_address(gpu.bus_id)
-    except ValueError:
-        return gpu.bus_id
-
-
 def ignored_by_tensorflow(context: Context, printed: str) -> list[str]:
     """Return the GPUs that TensorFlow leaves out because of their few multiprocessors, as text.
 
@@ -219,11 +211,11 @@ def ignored_by_tensorflow(context: Context, printed: str) -> list[str]:
 
 
 def _addresses(gpus: Iterable[Gpu]) -> frozenset[str]:
-    return frozenset(address(gpu) for gpu in gpus)
+    return frozenset(gpu.pci_address for gpu in gpus)
 
 
 def _named(gpus: Iterable[Gpu]) -> str:
-    return ", ".join("GPU %d (%s)" % (gpu.index, address(gpu)) for gpu in gpus)
+    return ", ".join("GPU %d (%s)" % (gpu.index, gpu.pci_address) for gpu in gpus)
 
 
 def _find_compute_mode(host: Host) -> Found | None:

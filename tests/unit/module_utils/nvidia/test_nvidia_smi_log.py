@@ -240,3 +240,24 @@ def test_links_of_the_program(tmp_path: Path) -> None:
 
 def test_output_that_is_no_document_is_cut(tmp_path: Path) -> None:
     assert str(read(tmp_path, "printf '%0300d' 0").problem).endswith(f": {'0' * 200!r}")
+
+
+def test_what_cannot_be_read_of_a_gpu_is_none() -> None:
+    """An error in place of a value, a product without it, an address that is none, links that are not listed."""
+    document = (
+        "<l><gpu id='nonsense'><product_name>T4</product_name><serial>[Unknown Error]</serial>"
+        "<vbios_version>N/A</vbios_version><pci><pci_gpu_link_info><link_widths><current_link_width>GPU is lost"
+        "</current_link_width><max_link_width>16x</max_link_width></link_widths></pci_gpu_link_info></pci></gpu></l>"
+    )
+    (found,) = nvidia_smi_log.checked(nvidia_smi_log.parse(document), {})
+    assert (found.name, found.pci_address, found.pcie_max_width) == ("T4", "nonsense", 16)
+    assert (found.serial, found.vbios, found.memory, found.pcie_width, found.nvlinks_up) == (None,) * 5
+
+
+@pytest.mark.parametrize("name", published.MACHINES)
+def test_gpus_of_published_documents_have_a_name_and_a_link(name: str) -> None:
+    gpus = nvidia_smi_log.checked(nvidia_smi_log.parse(published.document(name)), {})
+    assert gpus
+    for gpu in gpus:
+        assert gpu.name.startswith(("NVIDIA ", "Tesla ", "GPU")) or gpu.name == "", gpu
+        assert gpu.pcie_max_width in (None, 1, 8, 16), gpu

@@ -98,3 +98,9 @@ def test_three_significant_digits(value, text):
 def test_other_data_is_refused(name, found):
     with pytest.raises(AnsibleFilterError, match=f"gpuhost.stack.{name}: expected a .*: (summary|result)"):
         FILTERS[name](found)
+
+
+def test_a_recording_is_read_without_a_last_row_that_is_cut_off(tmp_path):
+    path = tmp_path / "monitor.csv"
+    path.write_text("seconds,gpu,name\n0.0,0,NVIDIA H200\n1.0,0\n")
+    assert measurements.recording(path) == [{"seconds": "0.0", "gpu": "0", "name": "NVIDIA H200"}]

@@ -447,3 +447,55 @@ def test_passes_on_simulated_values_are_counted_apart() -> None:
     assert text in rendering.markdown(made)
     assert text in rendering.table(made)
     assert "on simulated values" not in rendering.markdown(build_report("r", {"one": evidence()}))
+
+
+SEEN = {"index": 0, "pci_address": "0000:05:00.0", "name": "NVIDIA H200", "uuid": "GPU-a", "memory_mib": 143771}
+OTHER = {**SEEN, "index": 1, "pci_address": "0000:06:00.0", "uuid": "GPU-b"}
+LINK = {"link": {"width": 8, "max_width": 16}}
+
+
+def test_cards_are_those_of_the_probe_with_what_the_checks_found() -> None:
+    """A GPU that the checks did not find any more stays; without checks its link is the kernel's."""
+    probe = {**PROBE, "driver": {**PROBE["driver"], "nvidia_smi": {"gpus": [SEEN, OTHER]}}}
+    probe["pcie"] = {"gpus": {"0000:05:00.0": LINK, "0000:06:00.0": LINK}}
+    checked = {"index": 0, "pci_address": "0000:05:00.0", "name": "NVIDIA H200", "uuid": "GPU-a", "serial": "165"}
+    checked |= {"memory": "143771 MiB", "pcie_width": 16, "pcie_max_width": 16, "pcie_max_generation": 5}
+    links = {"nvlinks": 18, "nvlinks_up": 17, "nvlink_gb_per_second": 26.562}
+    made = host_report("h", evidence(probe_after=probe, verify={**VERIFY, "gpus": [checked | links]}))
+    assert [(card.serial, card.pcie, card.nvlink) for card in made.cards] == [
+        ("165", "x16 of x16, up to gen 5", "17 of 18, 26.6 GB/s each"),
+        ("", "x8 of x16", ""),
+    ]
+    inactive = {"nvlinks_up": 0, "nvlinks": None}
+    made = host_report("h", evidence(probe_after=probe, verify={**VERIFY, "gpus": [checked | inactive]}))
+    assert made.cards[0].nvlink == "0"
+    assert [card.pcie for card in host_report("h", evidence(probe_after=probe)).cards] == ["x8 of x16"] * 2
+
+
+@pytest.mark.parametrize(
+    ("more", "state"),
+    [
+        ({}, "planned"),
+        ({"changed": True}, "made"),
+        ({"changed": True, "failure": {"task": "a", "message": "b"}}, "begun"),
+        ({"changed": True, "running": "Install"}, "begun"),
+        ({"changed": True, "verify_after_undo": {**VERIFY, "counts": {"pass": 1, "fail": 0}}}, "undone"),
+    ],
+)
+def test_changes_are_those_of_the_plan_without_what_it_keeps(more: dict[str, Any], state: str) -> None:
+    packages = [{"name": "a", "action": "keep", "installed": "1"}, {"name": "b", "action": "remove", "installed": "1"}]
+    diff = {
+        "components": [
+            {"component": "driver", "action": "upgrade", "installed": "580", "planned": "595", "packages": packages},
+            {"component": "cuda", "action": "keep", "installed": "13.2", "planned": "13.2"},
+            {"component": "pytorch", "action": "undecided"},
+        ],
+        "leftovers": {"does": ["x is removed"]},
+        "others": ["the driver changes"],
+    }
+    found = host_report("h", evidence(diff=diff, **more)).to_json()["changes"]
+    assert found["state"] == state
+    assert [(row["component"], [package["name"] for package in row["packages"]]) for row in found["components"]] == [
+        ("driver", ["b"])
+    ]
+    assert (found["removed"], found["others"]) == (["x is removed"], ["the driver changes"])
