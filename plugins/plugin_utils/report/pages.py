@@ -51,7 +51,7 @@ RUN_PAGE, CERTIFICATE = "report.html", "certificate.html"
 TEMPLATES = Path(__file__).parent / "templates"
 # What the page of a run shows of its hosts, so that 500 of them that all fail in their own way fit into a megabyte;
 # their certificates have everything.
-_FINDINGS, _TEXTS, _CHECKS, _CLIPPED, _REMEDY = 100, 10, 3, 160, 400
+_FINDINGS, _TEXTS, _CHECKS, _CLIPPED, _REMEDY = 100, 10, 3, 300, 400
 _COPIES = {
     "host_to_device": "Host to device",
     "device_to_host": "Device to host",
@@ -283,7 +283,7 @@ def _cells(host: HostReport) -> list[str]:
         for each in host.trainings
     )
     shown = ["" if version in (NOTHING, NOT_RUN) else version for version in versions]
-    return [_gpus(host), *shown, counts, trained, _clip(host.reasons[0]) if host.reasons else ""]
+    return [_gpus(host), *shown, counts, trained, _clip(host.reasons[0], 160) if host.reasons else ""]
 
 
 def _gpus(host: HostReport) -> str:
@@ -400,7 +400,8 @@ def _facts(training: TrainingEvidence) -> Iterator[tuple[str, str]]:
         yield "Reason", "; ".join(check.reason or check.found or "" for check in training.checks)
         return
     yield "Model", training.model.name or ""
-    yield "Data", ", ".join(text for text in (training.data.kind, training.data.description) if text)
+    kind, description = training.data.kind or "", training.data.description or ""
+    yield "Data", description if description.startswith(kind) else f"{kind}, {description}" if description else kind
     yield "Replicas", f"{training.replicas} {training.replica_kind}"
     if cluster:
         yield "Cluster", f"{len(cluster.workers)} hosts, this one is worker {cluster.index}"
