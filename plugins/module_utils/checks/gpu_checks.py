@@ -688,7 +688,7 @@ def _nvlinks(context: Context, gpus: list[Gpu], problem: str | None) -> Check:
 
     The check's data are all GPUs with what identifies them, their PCIe links and their NVLinks.
     """
-    links: dict[int, Links] = {}
+    links: dict[int, Links] | None = None
     try:
         links = nvidia_smi_log.nvlinks(context.smi_path, context.run, context.smi_notices) if gpus else {}
     except ValueError as error:

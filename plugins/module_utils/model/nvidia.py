@@ -57,8 +57,8 @@ class CheckedGpu:
     """A GPU as the checks found it, with what identifies the board; None where nvidia-smi reports no such value.
 
     memory: as nvidia-smi prints it. pcie_*: lanes and generations of the link, now and at most; an idle GPU lowers the
-    generation. nvlinks: how many NVLinks it has, nvlinks_up: how many are up, at nvlink_gb_per_second each (None where
-    none is).
+    generation. nvlinks: how many NVLinks it has (None: not known, also where all are down), nvlinks_up: how many are
+    up (None: not known), at nvlink_gb_per_second each.
     """
 
     index: int

@@ -248,12 +248,16 @@ def _add(links: Links, line: str, link: re.Match[str] | None) -> Links:
     return Links("unknown", {}, line)
 
 
-def checked(gpus: Iterable[Gpu], links: Mapping[int, Links]) -> list[CheckedGpu]:
-    """Return what identifies the GPUs of a document, and their links; `links` is the result of nvlinks()."""
-    return [_checked(gpu, links.get(gpu.index)) for gpu in gpus]
+def checked(gpus: Iterable[Gpu], links: Mapping[int, Links] | None) -> list[CheckedGpu]:
+    """Return what identifies the GPUs of a document, and their links.
+
+    links: the result of nvlinks(), None if it failed
+    """
+    absent = Links("unsupported", {})
+    return [_checked(gpu, Links("unknown", {}) if links is None else links.get(gpu.index, absent)) for gpu in gpus]
 
 
-def _checked(gpu: Gpu, links: Links | None) -> CheckedGpu:
+def _checked(gpu: Gpu, links: Links) -> CheckedGpu:
     def text(path: str) -> str | None:
         value = gpu.raw(path)
         return None if value in (None, "", *ABSENT, *ERRORS, *LOST, *CORRUPTED) else value
@@ -265,8 +269,7 @@ def _checked(gpu: Gpu, links: Links | None) -> CheckedGpu:
             return None
         return None if value is None else int(value)
 
-    speeds = [speed for speed in links.speeds.values() if speed] if links else []
-    is_linked = links is not None and links.state in ("links", "inactive")
+    speeds = [speed for speed in links.speeds.values() if speed]
     return CheckedGpu(
         index=gpu.index,
         pci_address=gpu.pci_address,
@@ -279,7 +282,7 @@ def _checked(gpu: Gpu, links: Links | None) -> CheckedGpu:
         pcie_max_width=whole("link_widths/max_link_width", "x"),
         pcie_generation=whole("pcie_gen/current_link_gen"),
         pcie_max_generation=whole("pcie_gen/max_link_gen"),
-        nvlinks=len(links.speeds) or None if links and is_linked else None,
-        nvlinks_up=len(speeds) if is_linked else None,
+        nvlinks=len(links.speeds) if links.state in ("links", "unsupported") else None,
+        nvlinks_up=len(speeds) if links.state in ("links", "unsupported", "inactive") else None,
         nvlink_gb_per_second=max(speeds, default=None),
     )

@@ -35,12 +35,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     CHECKED,
     FAILED,
+    NOT_CHANGED,
     NOT_RUN,
     NOTHING,
     PENDING,
     UNANSWERED,
-    UNREACHABLE,
     VERDICTS,
+    VERIFIED,
     HostReport,
     PartCheck,
     Report,
@@ -65,6 +66,11 @@ def run_page(report: Report) -> str:
     """Return the page of a run: what is wrong with its remedies, then its hosts."""
     findings = list(_findings(report))
     columns, rows = _host_table(report)
+    warnings = _shared(
+        (f"{warning.code}: {warning.message}", number)
+        for number, host in enumerate(report.hosts)
+        for warning in host.warnings
+    )
     labels = [f"#hosts td:nth-of-type({number})::before{{content:'{head}'}}" for number, head in enumerate(columns, 2)]
     verdicts = [(name, sum(host.status == name for host in report.hosts)) for name in reversed(VERDICTS)]
     return _render(
@@ -76,11 +82,8 @@ def run_page(report: Report) -> str:
         findings=findings[:_FINDINGS],
         more=max(len(findings) - _FINDINGS, 0),
         simulated=_shared((line, number) for number, host in enumerate(report.hosts) for line in host.simulated),
-        warnings=_shared(
-            (f"{warning.code}: {warning.message}", number)
-            for number, host in enumerate(report.hosts)
-            for warning in host.warnings
-        ),
+        warnings=list(warnings.items())[:_FINDINGS],
+        more_warnings=max(len(warnings) - _FINDINGS, 0),
         columns=columns,
         rows=rows,
     )
@@ -213,7 +216,9 @@ def _findings(report: Report) -> Iterator[Finding]:
     found: dict[_Key, dict[str, list[int]]] = {}
     for number, host in enumerate(report.hosts):
         for key, text in _of_host(host):
-            found.setdefault(key, {}).setdefault(_clip(text), []).append(number)
+            numbers = found.setdefault(key, {}).setdefault(_clip(text), [])
+            if number not in numbers[-1:]:
+                numbers.append(number)
     findings = [Finding(key, texts) for key, texts in found.items()]
     yield from sorted(findings, key=lambda finding: (-VERDICTS.index(finding.key.verdict), -len(finding.hosts)))
 
@@ -230,10 +235,10 @@ def _of_host(host: HostReport) -> Iterator[tuple[_Key, str]]:
         yield _Key(FAILED, "further failed checks", remedy="See the certificate of the host."), more
     for entry in _other(host, UNKNOWN, DEFERRED, WARN):
         yield _explained(UNANSWERED if entry.check.status == UNKNOWN else PENDING, entry.check)
-    is_explained = bool(host.problems or failed)
+    is_explained = bool(host.problems or failed or _other(host, UNKNOWN, DEFERRED))
     for reason in host.reasons:
         always = reason.startswith(("damaged: ", "rolled back: "))
-        if always or (host.status in (FAILED, UNREACHABLE) and not is_explained):
+        if always or (host.status not in (VERIFIED, NOT_CHANGED) and not is_explained):
             yield _Key(host.status, host.status), reason
             is_explained = True  # by the first, the worst one
 

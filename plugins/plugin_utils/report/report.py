@@ -538,9 +538,10 @@ def _width(lanes: int | None, most: int | None) -> str:
 def _nvlink(gpu: CheckedGpu) -> str:
     if gpu.nvlinks_up is None:
         return ""
-    of = f" of {gpu.nvlinks}" if gpu.nvlinks else ""
+    if gpu.nvlinks == 0:
+        return "none"
     speed = f", {gpu.nvlink_gb_per_second:.3g} GB/s each" if gpu.nvlink_gb_per_second else ""
-    return f"{gpu.nvlinks_up}{of}{speed}"
+    return f"{gpu.nvlinks_up} of {gpu.nvlinks}{speed}" if gpu.nvlinks else "all down"
 
 
 def _changes(evidence: HostEvidence) -> ChangeReport:

@@ -249,9 +249,27 @@ def test_what_cannot_be_read_of_a_gpu_is_none() -> None:
         "<vbios_version>N/A</vbios_version><pci><pci_gpu_link_info><link_widths><current_link_width>GPU is lost"
         "</current_link_width><max_link_width>16x</max_link_width></link_widths></pci_gpu_link_info></pci></gpu></l>"
     )
-    (found,) = nvidia_smi_log.checked(nvidia_smi_log.parse(document), {})
+    (found,) = nvidia_smi_log.checked(nvidia_smi_log.parse(document), None)
     assert (found.name, found.pci_address, found.pcie_max_width) == ("T4", "nonsense", 16)
     assert (found.serial, found.vbios, found.memory, found.pcie_width, found.nvlinks_up) == (None,) * 5
+
+
+@pytest.mark.parametrize(
+    ("state", "speeds", "expected"),
+    [
+        ("links", {0: 25.0, 1: None}, (2, 1, 25.0)),
+        ("inactive", {}, (None, 0, None)),
+        ("unsupported", {}, (0, 0, None)),
+        ("mig", {}, (None, None, None)),
+        ("unknown", {}, (None, None, None)),
+    ],
+)
+def test_nvlinks_of_a_gpu(
+    state: str, speeds: dict[int, float | None], expected: tuple[int | None, int | None, float | None]
+) -> None:
+    gpus = nvidia_smi_log.parse(published.document("h100"))[:1]
+    (found,) = nvidia_smi_log.checked(gpus, {0: nvidia_smi_log.Links(state, speeds)})
+    assert (found.nvlinks, found.nvlinks_up, found.nvlink_gb_per_second) == expected
 
 
 @pytest.mark.parametrize("name", published.MACHINES)

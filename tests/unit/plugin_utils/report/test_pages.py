@@ -165,6 +165,12 @@ def test_a_host_that_failed_without_a_check_says_why() -> None:
     assert attention.count("Install packages: the disk burst") == 2
 
 
+def test_a_host_that_is_pending_says_why() -> None:
+    page = text(pages.run_page(build_report("r", {"a": evidence(verify=None, changed=True)})))
+    attention = page[page.index("What needs attention") : page.index("Hosts Filter")]
+    assert "pending 1 host the checks were not run a" in attention
+
+
 def test_notes_are_on_each_page() -> None:
     report = build_report("r", {"h": evidence(changed=True, running="Install")}, RunMode(interrupted=True))
     for page in (certificate(report), pages.run_page(report)):

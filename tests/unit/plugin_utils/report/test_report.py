@@ -466,9 +466,9 @@ def test_cards_are_those_of_the_probe_with_what_the_checks_found() -> None:
         ("165", "x16 of x16, up to gen 5", "17 of 18, 26.6 GB/s each"),
         ("", "x8 of x16", ""),
     ]
-    inactive = {"nvlinks_up": 0, "nvlinks": None}
-    made = host_report("h", evidence(probe_after=probe, verify={**VERIFY, "gpus": [checked | inactive]}))
-    assert made.cards[0].nvlink == "0"
+    for up, number, said in ((0, None, "all down"), (0, 0, "none"), (None, None, ""), (0, 18, "0 of 18")):
+        verify = {**VERIFY, "gpus": [checked | {"nvlinks_up": up, "nvlinks": number}]}
+        assert host_report("h", evidence(probe_after=probe, verify=verify)).cards[0].nvlink == said
     assert [card.pcie for card in host_report("h", evidence(probe_after=probe)).cards] == ["x8 of x16"] * 2
 
 
