@@ -259,7 +259,8 @@ def demo(step: Step, **variables: str) -> None:
         results.append(step.command("script/demo", **variables))
         lines = step.log.read_text().splitlines()[before:]
         last = max((number for number, line in enumerate(lines) if line.startswith("lab: ")), default=-1)
-        if len(printed := lines[last + 1 :]) > most:
+        # On a slow machine there are more lines about tasks that take long.
+        if len(printed := [line for line in lines[last + 1 :] if not line.startswith("[")]) > most:
             step.print(f"ERROR: the run printed {len(printed)} lines, expected at most {most}")
             results[-1] = False
     results.append(step.command("script/demo", "--destroy", **variables))

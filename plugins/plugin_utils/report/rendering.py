@@ -14,9 +14,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table, text_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import ComponentDiff, TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     FAILED,
+    MADE,
     NOT_CHANGED,
     NOT_RUN,
     STAGES,
@@ -219,7 +220,7 @@ def table(report: Report) -> str:
     for host in report.hosts:
         damage = [f"{state}: {text}" for state, text in host.damage.rows() if state != "left"]
         remedies = [f"remedy for {problem.code}: {problem.remedy}" for problem in host.problems if problem.remedy]
-        for text in (*host.reasons, *remedies, *_failures(host), *damage):
+        for text in (*host.reasons, *remedies, *_failures(host), *damage, *_changed(host)):
             said.setdefault(text, []).append(host.host)
     lines += [f"{_hosts(names)}: {text}" for text, names in said.items()]
     lines += [f"{note}." for note in report.notes]
@@ -272,6 +273,19 @@ def _failures(host: HostReport) -> Iterator[str]:
         yield f"{len(host.checks.failed) - _FAILURES} more checks failed: see the report"
 
 
+def _changed(host: HostReport) -> Iterator[str]:
+    """Yield what this run has changed, if it was not undone."""
+    if host.changes.state == MADE:
+        changes = [*map(_change, host.changes.components), *host.changes.removed]
+        yield f"changed: {', '.join(changes) or f'no version; {len(host.drift)} parts were applied again'}"
+
+
+def _change(row: ComponentDiff) -> str:
+    label = {part.name: part.label for part in PARTS}[row.component]
+    before = f"{row.installed} -> " if row.installed else ""
+    return f"{label} {before}{row.planned}" if row.planned else f"{label} {row.installed} removed"
+
+
 def _simulated(report: Report) -> list[str]:
     """Return what is simulated: a line for the same parts of the same hosts; all hosts are not named."""
     hosts_of: dict[str, list[str]] = {}
@@ -295,12 +309,10 @@ def _hosts(names: Sequence[str]) -> str:
 
 
 def _speeds(host: HostReport) -> str:
-    speeds = [
-        f"{training.status}, {_number(training.images_per_second)} images/s"
-        if training.version
-        else str(training.status)
-        for training in host.trainings
-    ]
+    speeds = []
+    for training in host.trainings:
+        outcome = f"{training.status} from {training.finished[:10]}" if training.finished else str(training.status)
+        speeds.append(f"{outcome}, {_number(training.images_per_second)} images/s" if training.version else outcome)
     if len(speeds) > 1:
         names = [training.framework for training in host.trainings]
         speeds = [f"{name} {speed}" for name, speed in zip(names, speeds, strict=True)]

@@ -425,9 +425,17 @@ def _is_accepted(part: VerifyEvidence | TrainingEvidence) -> bool:
 
 
 def _marks(evidence: HostEvidence) -> list[str]:
-    """Return what somebody should know about a verified host: every check that did not simply pass or not apply."""
-    checks = [check for _name, part in _checked(evidence) for check in part.checks]
-    marked = [f"{check.id} ({check.status})" for check in checks if check.status in (WARN, WAIVED, UNKNOWN, REUSED)]
+    """Return what somebody should know about a verified host: checks that did not simply pass or not apply.
+
+    A reused training is said with its date where the trainings are.
+    """
+    marked = [
+        f"{check.id} ({check.status})"
+        for _name, part in _checked(evidence)
+        for check in part.checks
+        if check.status in (WARN, WAIVED, UNKNOWN)
+        or (check.status == REUSED and not isinstance(part, TrainingEvidence))
+    ]
     return [f"see {', '.join(marked)}"] if marked else []
 
 

@@ -50,7 +50,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "end": {},
 }
 GRACE_PERIOD = 5.0  # seconds between SIGTERM and SIGKILL
-EXIT_TIMEOUT = 30.0  # seconds for a worker to exit after its `end` event
+EXIT_TIMEOUT = 120.0  # seconds for a worker to exit after its `end` event; a busy host takes more than 30
 LOG_LINES, LOG_CHARACTERS = 12, 2000
 # Informational messages of TensorFlow's C++ code and their preamble: they rarely explain a failure.
 INFORMATIONAL = re.compile(r"I\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \S+: I |WARNING: All log messages before absl")

@@ -113,7 +113,7 @@ def test_a_reused_training_is_printed_with_its_date_and_a_deferred_one_with_its_
     made = build_report("r", {"h": evidence(smoke_train=reused)})
     assert made.status == "verified"
     assert "Smoke training with tensorflow: reused from 2026-11-01T00:00:00Z, ResNet-8 on" in rendering.markdown(made)
-    assert "reused, 5120 images/s" in rendering.table(made)
+    assert "  reused from 2026-11-01, 5120 images/s" in rendering.table(made)
     checks = [{"id": "training", "status": "deferred", "reason": "programs use the GPUs: 42 (python3)"}]
     deferred = {"framework": "tensorflow", "status": "deferred", "checks": checks}
     made = build_report("r", {"h": evidence(smoke_train=deferred)})
