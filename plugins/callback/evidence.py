@@ -24,6 +24,8 @@ description:
   - When the playbook ends, also by Ctrl-C, writes C(report.json), C(report.md), C(report.html) and C(summary.txt)
     beside them and C(<host>/certificate.html), the acceptance certificate of each host, and prints the summary.
   - A page that cannot be made is a warning; the other files are written.
+  - Of a run that asked the checks, also writes C(junit.xml), with a test suite for each host and a test case for each
+    check. C(unknown) is an error there; C(skip), C(deferred) and C(waived) are skipped.
   - Then C(<folder>/latest) is the run if it changed or verified a host, and C(<folder>/hosts/<host>) is the last
     verification of a host. Neither changes in check mode, nor by a run that only planned, was refused or reached no
     host.
@@ -62,6 +64,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import (
     about,
+    junit,
     live,
     measurements,
     pages,
@@ -275,6 +278,8 @@ class CallbackModule(CallbackBase):
         self._write("report.json", json.dumps(summary.to_json(), indent=2, sort_keys=True))
         self._write("report.md", rendering.markdown(summary))
         self._write("summary.txt", table)
+        if any("verify" in kept for kept in self.evidence.values()):
+            self._write("junit.xml", junit.document(summary))
         if self.writable and not mode.check_mode:
             self._point_links_to_this_run()
         self._write_pages(summary)

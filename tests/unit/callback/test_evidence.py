@@ -261,6 +261,7 @@ def test_a_rollback_and_its_verification_are_kept_beside_the_failure(tmp_path):
     assert json.loads((kept / "restored.json").read_text())["changes"] == [str(tmp_path / "gone")]
     assert (kept / "verify.json").exists()
     assert (kept / "verify_after_undo.json").exists()
+    assert (kept.parent / "junit.xml").exists()
     assert not (tmp_path / "gone").exists()
 
 
