@@ -132,6 +132,13 @@ def plan(options: Options) -> Result:
     return Result(seconds, _to_dict(timings), notes)
 
 
+def verify_on_host(options: Options) -> Result:
+    """Measure the verdict on the host from its record, as a prolog asks it, with the connection that measures it."""
+    command = lab.over_ssh("gpuhost_verify", "bench-1", "-c gpuhost-verify")
+    timings = in_turn([command], max(3, options.runs), lab.LOGS)
+    return Result({"gpuhost_verify_seconds": timings["gpuhost_verify"].wall()}, _to_dict(timings))
+
+
 # In the order of execution: first_install needs bare hosts, the later cases need the host that it installed.
 CASES: Mapping[str, Callable[[Options], Result]] = {
     "plan": plan,
@@ -139,6 +146,7 @@ CASES: Mapping[str, Callable[[Options], Result]] = {
     "first_install": first_install,
     "rerun": rerun,
     "fleet": fleet,
+    "verify_on_host": verify_on_host,
     "train": train,
 }
 NEEDS_LAB = frozenset(CASES) - {"plan", "adopt"}

@@ -144,6 +144,14 @@ FIGURES: Mapping[str, Figure] = {
             "planning may not be what a fleet waits for",
         ),
         Figure(
+            "gpuhost_verify_seconds",
+            "`gpuhost-verify` on a host, over a new SSH connection",
+            "s",
+            "at most",
+            2,
+            "a prolog that is slower is felt at the start of each job",
+        ),
+        Figure(
             "train_over_keras",
             "train",
             "smoke training's images per second against a bare `model.fit`",

@@ -385,6 +385,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "fallback": [("fallback", molecule)],
     "locks": [("locks", locks)],
     "shared_host": [("shared_host", molecule)],
+    "slurm": [("slurm", molecule)],
     "mutation": [
         (
             "mutation",

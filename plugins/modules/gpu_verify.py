@@ -14,8 +14,11 @@ description:
   - Runs all checks of a host in one task. docs/checks.md of this collection lists them.
   - Compiles, links and runs a CUDA program, and imports the planned frameworks. Programs that do not use the GPUs run
     in parallel, those that do run one after the other.
-  - Keeps the result in O(state_directory) as C(last_result.json), where that directory exists, and writes nothing else.
-    It is what the checks after the next change are compared with. Where it cannot be written, the result has a warning.
+  - Keeps the result in O(state_directory) as C(last_result.json), where that directory exists, with these options as
+    C(verify_options.json). It is what the checks after the next change are compared with, and
+    what C(gpuhost-verify) on the host answers from. Where it cannot be written, the result has a warning.
+  - Packs C(gpuhost-verify) anew from these checks, where the role C(host_verify) has made its directory. Writes nothing
+    else.
   - The CUDA program C(cuda_check.cu) calls cuDNN and NCCL. On a host with GPUs it copies data in every direction,
     between each pair of GPUs and in an all-reduce, compares what arrives, and measures the bandwidth. For eight GPUs it
     needs some seconds.
@@ -120,6 +123,16 @@ options:
     type: str
     choices: [fail, warn]
     default: fail
+  damage:
+    description: What is known to be damaged on the host, a message by name, for C(gpuhost-verify), which prints it.
+    type: dict
+    default: {}
+  max_age:
+    description:
+      - The days for which the last verification stands for checks that are V(deferred), and the last training for a new
+        one. Not for these checks, but for C(gpuhost-verify) on the host, which reads it from O(state_directory).
+    type: float
+    default: 30
   timeout_factor:
     description: What the time limits of programs on the host, such as nvidia-smi, are multiplied by.
     type: float
@@ -286,6 +299,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_o
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
+from ansible_collections.gpuhost.stack.plugins.module_utils.verdict import program
 
 
 def main() -> None:
@@ -315,8 +329,9 @@ def main() -> None:
         module.fail_json(msg="%s. `plan` must be the complete plan, `{{ gpu_stack_plan }}`." % error)
     result = verify.verify(context)
     if not module.check_mode:
-        problem = last_result.write(options.state_directory, last_result.compose(context.root, context.smi, result))
-        if problem:
+        record = last_result.compose(context.root, context.smi, result)
+        kept = last_result.write(options.state_directory, record, options.to_json())
+        for problem in filter(None, (kept, program.refresh())):
             module.warn(problem)
     if options.fail and result["status"] not in (model.PASS, model.DEFERRED):
         module.fail_json(msg=model.failure_message(result), verify=result)

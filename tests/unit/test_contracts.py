@@ -230,7 +230,9 @@ def test_what_roles_write_is_restored_by_a_rollback_or_removed_by_teardown():
     managed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())
     parts = with_components(managed["__gpu_stack_listed"]).values()
     known = {path for part in parts for kind in ("files", "environments") for path in part.get(kind, [])}
-    known |= set(re.findall(r"'(/[^']+)'", managed["gpu_stack_shared_folders"]))
+    known = {TEMPLATES.from_string(path).render() for path in known}
+    folders = ("gpu_stack_shared_folders", "__gpu_stack_collector")
+    known |= {path for name in folders for path in re.findall(r"'(/[^']+)'", managed[name])}
     written = set()
     for role in (role.name for role in ROLES):
         for user in ("tensorflow_env", "pytorch_env") if role == "framework_env" else (role,):
@@ -251,11 +253,11 @@ def test_systemd_is_reloaded_only_after_a_unit_has_changed():
         text = path.read_text()
         for condition in re.findall(r"daemon[_-]reload: *(.*)", text):
             (unit,) = re.findall(r'^"{{ (__\w+) is changed }}"$', condition) or pytest.fail(f"{path}: {condition}")
-            written = rf"dest: /etc/systemd/system/\S+\n(?:    .*\n)*  register: {unit}\n"
+            written = rf'dest: "?/etc/systemd/system/.+\n(?:  .*\n)*  register: {unit}\n'
             assert re.search(written, text), f"{unit} of {path} is not the result of writing a unit"
             found.append(path.name)
         assert "systemctl daemon-reload" not in text, path
-    assert found == ["kernel_guard.yml"]
+    assert found == ["timer_present.yml", "kernel_guard.yml"]
 
 
 def step(task: dict[str, Any]) -> str:
@@ -314,6 +316,11 @@ TESTED_BY = {
     "plugins/modules/run_lock.py": "action/test_run_lock.py",  # run through its action plugin
     "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
     "plugins/modules/watched_command.py": "action/test_watched_command.py",  # documents the action plugin
+    # Run by the program that they are parts of.
+    **dict.fromkeys(
+        [f"plugins/module_utils/verdict/{name}.py" for name in ("present", "recorded", "texts")],
+        "module_utils/verdict/test_command_line.py",
+    ),
     "plugins/plugin_utils/ansible/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
     # Options, read by their scripts before there is an environment, and the start of those.
     "plugins/plugin_utils/capture_command/capture_options.py": "test_scripts.py",

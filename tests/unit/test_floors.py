@@ -24,6 +24,7 @@ FLOORS = {
         "nvidia",
         "state",
         "checks",
+        "verdict",
         "probe.py",
     ],
     "plugin_utils": [

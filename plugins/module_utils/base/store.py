@@ -14,6 +14,7 @@ damage.json     of earlier versions: the differences that a run set out to repai
 run.json        the run that changes the host, until its end (run_lock.py)
 transaction.json  the result of a package transaction that no run has read yet (transaction_lock.py)
 last_result.json  what the checks found last (last_result.py)
+verify_options.json  what they were asked then: plan, limits, waivers (last_result.py)
 pending.json    a change that is not verified yet: {"since", "before"}; removed when it is verified, or rolled back;
                   `before` is the last result before the change, absent where there was none
 restoring.json  the record that a rollback restores: {"to", "changed"}; removed when that is
@@ -44,7 +45,7 @@ JOURNAL, APPLIED, PENDING = "journal", "applied", "pending"
 LISTINGS, DAMAGE = "listings", "damage"
 TRANSACTION = "transaction"
 RESTORING = "restoring"
-LAST_RESULT = "last_result"
+LAST_RESULT, OPTIONS = "last_result", "verify_options"
 NOW = "%Y-%m-%dT%H:%M:%SZ"
 
 

@@ -47,6 +47,7 @@ GROUPS: dict[str, Any] = {
 LAST = "idle"  # after all others: it looks for what they left
 # Groups whose values a simulated driver makes up; all others are measured, or skipped, on such a host.
 SIMULATED_GROUPS = ("driver", "gpu")
+MAX_AGE = 30.0  # days, the default of smoke_train_max_age
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +70,26 @@ class Options:
     xid_errors: Dict[str, Any] = option({}, default=None)
     waivers: List[Dict[str, Any]] = option([], options=module_options.argument_spec(model.Waiver))
     unknown: str = option(model.FAIL, choices=[model.FAIL, model.WARN])
+    max_age: float = MAX_AGE
+    damage: Dict[str, Any] = option({})
     timeout_factor: float = 1
     fail: bool = False
     environment_paths: Dict[str, Any] = option({})
+
+    def to_json(self) -> Dict[str, Any]:
+        """Return what the host keeps, to run the same checks again."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Dict[str, Any], today: str) -> Options:
+        """Return kept options without the waivers that have expired; those of another release are left out.
+
+        today: ISO date. Raise TypeError where one is missing.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        given = {name: value for name, value in data.items() if name in known}
+        given["waivers"] = [waiver for waiver in given.get("waivers") or [] if waiver["until"] >= today]
+        return cls(**given)
 
 
 def context(options: Options, root: str = "/", run: Run = command.run) -> model.Context:

@@ -107,6 +107,14 @@ def read(root: str) -> tuple[tuple[Gpu, ...], tuple[NvSwitch, ...]]:
     return tuple(gpus), tuple(switches)
 
 
+def answers(root: str, device: str) -> bool:
+    """Return whether a device answers: where it is gone, reading its configuration space gives ones.
+
+    What cannot be read, as in a simulated tree, is no sign of that. Reading wakes a device that sleeps.
+    """
+    return (files.read_bytes(root, "%s/%s/config" % (DEVICES, device)) or b"")[:4] != b"\xff" * 4
+
+
 def _vital_product_data(root: str, device: str) -> bytes:
     try:
         return files.read_bytes(root, "%s/%s/vpd" % (DEVICES, device)) or b""

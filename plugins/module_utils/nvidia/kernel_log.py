@@ -9,6 +9,7 @@ Manager user guide). Only messages since the module was loaded count, and of a G
 
 from __future__ import annotations
 
+import datetime
 import re
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping
@@ -224,14 +225,40 @@ def position(text: str) -> str | None:
     return next(times, None)
 
 
-def read(run: Run) -> tuple[str | None, str]:
+def after(text: str, position: str) -> str | None:
+    """Return the lines that were logged after a position; None where the log has the times of another reader."""
+    since = _seconds(position)
+    kept, is_new, is_comparable = [], False, False
+    for line in text.splitlines():
+        match = _TIME.match(line)
+        if match:
+            if bool(match.group(1)) != ("T" in position):
+                return None
+            is_comparable = True
+            is_new = _seconds(match.group(1) or match.group(2)) > since
+        kept += [line] if is_new else []
+    return "\n".join(kept) if is_comparable else None
+
+
+def _seconds(position: str) -> float:
+    """Return a position in seconds, since the epoch or since boot; raise ValueError for one that is none."""
+    if "T" in position:
+        return datetime.datetime.strptime(position, "%Y-%m-%dT%H:%M:%S.%f%z").timestamp()
+    return float(position)
+
+
+def read(run: Run, since: str | None = None, timeout: float = TIMEOUT) -> tuple[str | None, str]:
     """Return the kernel messages since boot, and why they cannot be read.
 
-    A log without one line of the kernel is none: journalctl prints nothing where journald has no kernel messages.
+    since: a position of this boot before which the journal need not be read; the message at it is. A log without one
+    line of the kernel is none: journalctl prints nothing where journald has no kernel messages.
     """
     problems = []
-    for argv in READERS:
-        answer = command.ask(run, argv, TIMEOUT)
+    journal, ring_buffer = READERS
+    if since and "T" in since:  # the journal's own clock, whatever the time zone
+        journal = [*journal, "--since=@%d" % (_seconds(since) - 1)]
+    for argv in (journal, ring_buffer):
+        answer = command.ask(run, argv, timeout)
         text = answer.output
         if answer.exit_code == 0 and any(_KERNEL.search(line) for line in text.splitlines()):
             return text, ""

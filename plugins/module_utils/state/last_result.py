@@ -3,15 +3,16 @@
 """Keep what the checks of a host found last, and what they had found before a change that is pending.
 
 last_result.json has the time, the boot, the loaded module's version, the GPUs, the position in the kernel log and each
-check's outcome with cause, finding and values. A change keeps the result from before it in pending.json (`before`), as
-the checks after it write another one. Runs on the managed host.
+check's outcome with cause, finding and values. verify_options.json has what the checks were asked, so that the host can
+ask them again and judge what it finds by the same data: gpuhost-verify reads both. A change keeps the result from
+before it in pending.json (`before`), as the checks after it write another one. Runs on the managed host.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
@@ -21,6 +22,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_d
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Of a check: the values are in the text `found`. What to do about it is not kept, as it depends on the release.
 FIELDS = ("status", "found", "reason", "cause", "setting", "finding", "versions")
+
+# What smoke_train writes when it has ended, whatever its outcome (role smoke_train).
+TRAINING, UNDONE_TRAINING = "smoke_train/result.json", "smoke_train/result_of_undone_change.json"
 
 Gpus = List[
     Dict[str, Any]
@@ -57,12 +61,17 @@ def compose(root: str, smi: NvidiaSmi | None, evidence: dict[str, Any]) -> dict[
     }
 
 
-def write(directory: str, record: dict[str, Any]) -> str | None:
-    """Replace the last result where the host has a state directory; return why it could not be written."""
+def write(directory: str, record: dict[str, Any], options: Mapping[str, Any] | None = None) -> str | None:
+    """Replace the last result where the host has a state directory; return why it could not be written.
+
+    options: those of gpu_verify by which it was found, which seldom change; None leaves those that are kept.
+    """
     if not os.path.isdir(directory):
         return None
     try:
         store.write(directory, store.LAST_RESULT, record)
+        if options is not None and _options(directory) != {**options, "schema": store.SCHEMA}:
+            store.write(directory, store.OPTIONS, dict(options))
     except OSError as error:
         place = os.path.join(directory, store.LAST_RESULT + ".json")
         return "the result of the checks was not kept in %s: %s" % (place, error.strerror or error)
@@ -75,6 +84,13 @@ def read(directory: str) -> dict[str, Any] | None:
         return store.read(directory, store.LAST_RESULT)
     except store.NewerStateError:
         raise
+    except ValueError:
+        return None
+
+
+def _options(directory: str) -> dict[str, Any] | None:
+    try:
+        return store.read(directory, store.OPTIONS)
     except ValueError:
         return None
 
@@ -92,7 +108,13 @@ def findings_before(directory: str, present: Gpus | None) -> dict[str, str]:
 
 
 def of_restored_host(directory: str, is_changed: bool) -> None:
-    """Put back the result from before the change that was undone; drop that of another configuration."""
+    """Put back the result from before the change that was undone; drop that of another configuration.
+
+    The result of a training of that one is kept under another name, for people.
+    """
+    training = os.path.join(directory, TRAINING)
+    if is_changed and os.path.exists(training):
+        os.replace(training, os.path.join(directory, UNDONE_TRAINING))
     before = (store.read(directory, store.PENDING) or {}).get("before")
     if before:
         store.write(directory, store.LAST_RESULT, before)

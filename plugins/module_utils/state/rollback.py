@@ -25,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
 )
 
 UNITS = "/etc/systemd/system/"
+TIMER = UNITS + "gpuhost-verify.timer"  # role host_verify
 BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)
 
 
@@ -191,6 +192,8 @@ class Rollback:
         self._run(["ldconfig"])
         if any(path.startswith(UNITS) for path in files):
             self._try(["systemctl", "daemon-reload"])
+        if TIMER in files:  # which systemd goes on with after its unit is gone
+            self._try(["systemctl", "start" if os.path.exists(TIMER) else "stop", os.path.basename(TIMER)])
         if BOOT_COUNT in files:
             self._try(["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"])
             self._try(["update-grub"])

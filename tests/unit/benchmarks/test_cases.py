@@ -321,3 +321,17 @@ def test_first_installs_alternate_on_bare_hosts(monkeypatch):
     assert result.ratios["first_install_over_bare"].rounds == pytest.approx((1.1, 1.2))
     assert result.figures["bare"]["runs"] == 2
     assert len(result.notes) == 1, "no difference between the installed packages"
+
+
+def test_the_verdict_is_asked_on_the_installed_host(monkeypatch):
+    commands = []
+
+    def in_turn(found, runs, logs):
+        commands.extend(found)
+        return {command.name: Timing((Sample(0.4, 0.1, 1),) * runs) for command in found}
+
+    monkeypatch.setattr(cases, "in_turn", in_turn)
+    result = cases.verify_on_host(Options(runs=1, hosts=()))
+    assert result.ratios == {"gpuhost_verify_seconds": 0.4}
+    assert commands[0].argv[-2:] == ("bench-1", "sudo -n sh -c gpuhost-verify")
+    assert "verify_on_host" in cases.NEEDS_STACK

@@ -121,7 +121,8 @@ def verify_in(directory: Path, capsys: pytest.CaptureFixture[str], **args: Any) 
 def test_the_result_is_kept_and_nothing_else_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     result = verify_in(tmp_path / "state", capsys)
     assert "warnings" not in result
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["last_result.json", "pending.json"]
+    names = ["last_result.json", "pending.json", "verify_options.json"]
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == names
     kept = json.loads((tmp_path / "state/last_result.json").read_text())
     assert kept["schema"] == 1
     assert kept["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

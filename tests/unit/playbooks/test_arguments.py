@@ -45,6 +45,7 @@ RUN: dict[str, Any] = {
             "gpu_stack_plan": {"ok": True, "gpus": ["a", "b"], "components": {}},
             "gpu_stack_diff": {"leftovers": {"set_aside": ["/etc/apt/sources.list.d/cuda.list"]}},
             "gpu_stack_drift": {"nccl": ["changed"]},
+            "gpu_stack_damage": {"left": {"file /b": "file /b is missing"}, "accepted": {}, "text": "damaged"},
             "gpu_stack_parts": {"nccl": {"fingerprint": "f", "watch": {}}, "cudnn": {"fingerprint": "g", "watch": {}}},
             "gpu_stack_repairs": {"packages": ["libnccl2"], "environments": [], "services": [], "lines": []},
         },

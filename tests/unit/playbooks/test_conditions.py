@@ -131,6 +131,7 @@ TABLE: Mapping[str, Rows] = {
     "tasks/install.yml: Install and configure the driver": of_drift("nvidia_driver"),
     "tasks/install.yml: Install the CUDA toolkit": of_drift("cuda_toolkit"),
     "tasks/install.yml: Set up paths to CUDA": of_drift("env_paths"),
+    "tasks/install.yml: Install gpuhost-verify": of_drift("host_verify"),
     "tasks/install.yml: Load the driver": [
         *of_drift("nvidia_driver"),
         *of_drift("nvidia_driver", nvidia_driver_load_module="yes"),
@@ -394,5 +395,5 @@ def test_a_switch_of_a_role_may_be_text(name: str) -> None:
 
     A variable handed on as it is, to a module that converts it, is none of these.
     """
-    decides = re.compile(rf"^.*\b{name}\b(?!( \| default\(true\))?( \| bool\b| \}}\}}\"$)).*$", re.MULTILINE)
+    decides = re.compile(rf"^.*\b{name}\b(?!( \| default\((?:true|false)\))?( \| bool\b| \}}\}}\"$)).*$", re.MULTILINE)
     assert [found[0] for path in TASK_FILES for found in decides.finditer(path.read_text())] == []

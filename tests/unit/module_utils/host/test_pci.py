@@ -118,3 +118,15 @@ def test_a_vgpu_is_recognised_without_a_driver(tmp_path: Path, space: bytes, ver
     put(tmp_path, f"{pci.DEVICES}/0000:02:00.0/config", space)
     (gpu,), _unused = pci.read(str(tmp_path))
     assert gpu.vgpu == version
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [(b"\xde\x10\x35\x23" + bytes(60), True), (b"\xff" * 64, False), (b"", True), (None, True)],
+    ids=["answers", "gone", "empty", "not there"],
+)
+def test_a_device_that_is_gone_answers_with_ones(tmp_path: Path, space: bytes | None, expected: bool) -> None:
+    if space is not None:
+        (tmp_path / "sys/bus/pci/devices/0000:05:00.0").mkdir(parents=True)
+        (tmp_path / "sys/bus/pci/devices/0000:05:00.0/config").write_bytes(space)
+    assert pci.answers(str(tmp_path), "0000:05:00.0") is expected

@@ -205,3 +205,46 @@ def test_log_is_the_journals_or_the_ring_buffers(
 )
 def test_position_is_when_the_last_message_was_logged(text: str, position: str | None) -> None:
     assert kernel_log.position(text) == position
+
+
+JOURNAL = "".join(f"2026-11-22T06:{minute}:00.000001+0000 gpu01 kernel: {minute}\n" for minute in (10, 20, 30))
+RING_BUFFER = "[    1.000000] a\n[  500.250000] b\n  continued\n[  900.500000] c\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "position", "kept"),
+    [
+        (JOURNAL, "2026-11-22T06:20:00.000001+0000", ["kernel: 30"]),
+        (JOURNAL, "2026-11-22T07:20:00.000000+0100", ["kernel: 20", "kernel: 30"]),  # in another time zone
+        (JOURNAL, "2026-11-22T06:30:00.000001+0000", []),
+        (RING_BUFFER, "1.0", ["b", "  continued", "c"]),
+        (RING_BUFFER, "500.25", ["c"]),
+        (JOURNAL, "500.25", None),
+        (RING_BUFFER, "2026-11-22T06:20:00.000001+0000", None),
+        ("<6>no times\n", "500.25", None),
+    ],
+)
+def test_what_was_logged_after_a_position(text: str, position: str, kept: list[str] | None) -> None:
+    found = kernel_log.after(text, position)
+    assert (
+        found
+        if found is None
+        else [line[-len(end) :] for line, end in zip(found.splitlines(), kept or (), strict=True)]
+    ) == kept
+
+
+@pytest.mark.parametrize(
+    ("since", "words"),
+    [(None, []), ("500.25", []), ("2026-11-22T07:20:00.000001+0100", ["--since=@1795328399"])],
+    ids=["all", "of the ring buffer", "of the journal"],
+)
+def test_the_journal_is_read_from_a_position_on(since: str | None, words: list[str]) -> None:
+    """By the clock, whatever the time zone, and with the message at the position: none at all would be no log."""
+    asked: list[list[str]] = []
+
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        asked.append([*argv, str(timeout)])
+        return command.Answer(0, JOURNAL.encode(), b"")
+
+    assert kernel_log.read(run, since, 7) == (JOURNAL, "")
+    assert asked == [[*kernel_log.READERS[0], *words, "7"]]

@@ -64,3 +64,26 @@ def test_a_damaged_result_is_none_and_one_of_a_later_release_is_refused(tmp_path
     (tmp_path / "last_result.json").write_text('{"schema": 2}')
     with pytest.raises(store.NewerStateError):
         last_result.read(str(tmp_path))
+
+
+def test_options_are_kept_with_the_result_and_stay_without_new_ones(tmp_path: Path) -> None:
+    assert last_result.write(str(tmp_path), {"status": "pass"}, {"plan": {"a": 1}}) is None
+    written = (tmp_path / "verify_options.json").stat().st_mtime_ns
+    assert last_result.write(str(tmp_path), {"status": "fail"}, {"plan": {"a": 1}}) is None
+    assert last_result.write(str(tmp_path), {"status": "fail"}) is None
+    assert (tmp_path / "verify_options.json").stat().st_mtime_ns == written
+    assert last_result.write(str(tmp_path), {"status": "fail"}, {"plan": {"a": 2}}) is None
+    assert (store.read(str(tmp_path), store.OPTIONS) or {})["plan"] == {"a": 2}
+    (tmp_path / "verify_options.json").write_text("{")
+    assert last_result.write(str(tmp_path), {"status": "fail"}, {"plan": {"a": 2}}) is None
+    assert (store.read(str(tmp_path), store.OPTIONS) or {})["plan"] == {"a": 2}
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_the_training_of_an_undone_change_says_nothing_of_the_host_any_more(tmp_path: Path, is_changed: bool) -> None:
+    """Where nothing was restored, hardware failed: that training still counts."""
+    (tmp_path / "smoke_train").mkdir()
+    (tmp_path / "smoke_train/result.json").write_text("{}")
+    last_result.of_restored_host(str(tmp_path), is_changed)
+    kept = "result_of_undone_change.json" if is_changed else "result.json"
+    assert [path.name for path in (tmp_path / "smoke_train").iterdir()] == [kept]

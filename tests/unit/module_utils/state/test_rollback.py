@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -329,6 +330,23 @@ def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tm
     assert ["systemctl", "daemon-reload"] in changed.packages.commands
     unset = ["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"]
     assert changed.packages.commands.index(unset) < changed.packages.commands.index(["update-grub"])
+
+
+@pytest.mark.parametrize(("is_recorded", "verb"), [(True, "start"), (False, "stop")])
+def test_a_timer_whose_unit_was_restored_is_started_or_stopped(changed, tmp_path, monkeypatch, is_recorded, verb):
+    """systemd goes on with a timer whose unit is gone, and does not start one whose unit came back."""
+    timer = tmp_path / "system/gpuhost-verify.timer"
+    timer.parent.mkdir()
+    monkeypatch.setattr(rollback, "TIMER", str(timer))
+    monkeypatch.setattr(rollback, "UNITS", f"{timer.parent}/")
+    content = {"kind": "file", "content": "", "mode": 0o644, "uid": os.getuid(), "gid": os.getgid()}
+    if not is_recorded:
+        timer.write_text("x\n")
+    changed.record["files"] |= {str(timer): content if is_recorded else None}
+    store.write(str(changed.directory), store.VERIFIED, changed.record)
+    assert changed.restore().warnings == []
+    units = [words[1:] for words in changed.packages.commands if words[0] == "systemctl"]
+    assert units == [["daemon-reload"], [verb, "gpuhost-verify.timer"]]
 
 
 def test_check_mode_writes_no_record_and_removes_no_directory(changed, tmp_path):
