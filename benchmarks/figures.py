@@ -145,6 +145,7 @@ FIGURES: Mapping[str, Figure] = {
         ),
         Figure(
             "gpuhost_verify_seconds",
+            "verify_on_host",
             "`gpuhost-verify` on a host, over a new SSH connection",
             "s",
             "at most",
