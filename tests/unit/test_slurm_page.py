@@ -15,7 +15,7 @@ PAGE = (PROJECT / "docs/slurm.md").read_text()
 
 @pytest.mark.parametrize("name", ["health_check.sh", "prolog.sh"])
 def test_the_scripts_are_those_that_were_tested(name: str) -> None:
-    assert f"`/etc/slurm/{name}`:\n\n```sh\n{(FILES / name).read_text()}```\n" in PAGE
+    assert f"`/etc/slurm/{name}`:\n\n```text\n{(FILES / name).read_text()}```\n" in PAGE
 
 
 def test_the_lines_of_slurm_conf_are_those_that_were_tested() -> None:
@@ -23,7 +23,7 @@ def test_the_lines_of_slurm_conf_are_those_that_were_tested() -> None:
     tested = (FILES / "slurm.conf").read_text().partition("# gpuhost\n")[2].partition("# end\n")[0]
     lines = re.sub(r"(HealthCheckInterval)=5\n", r"\1=300\n", tested)
     assert "HealthCheckInterval=300" in lines
-    assert f"```\n{lines}```\n" in PAGE
+    assert f"```ini\n{lines}```\n" in PAGE
 
 
 def test_every_option_is_in_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
