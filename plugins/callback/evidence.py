@@ -287,7 +287,7 @@ class CallbackModule(CallbackBase):
         if not self.writable or interrupted or names & set(SUMMARIZED):
             terminal.show("\n" + table.rstrip("\n"))
         if self.writable:
-            terminal.show(f"Report: {self.folder / 'report.md'}")
+            terminal.show(f"Report: {self.folder / 'report.md'} (report.html for a browser)")
 
     def _write_pages(self, summary: report.Report) -> None:
         self._write_page(pages.RUN_PAGE, partial(pages.run_page, summary))
