@@ -191,9 +191,13 @@ class Rollback:
         """Update the linker cache and, where their files changed, systemd, GRUB and the package lists."""
         self._run(["ldconfig"])
         if any(path.startswith(UNITS) for path in files):
+            # A timer whose unit is gone goes on; stopped after the reload it would be a failed one.
+            has_timer = os.path.exists(TIMER)
+            if TIMER in files and not has_timer:
+                self._try(["systemctl", "stop", os.path.basename(TIMER)])
             self._try(["systemctl", "daemon-reload"])
-        if TIMER in files:  # which systemd goes on with after its unit is gone
-            self._try(["systemctl", "start" if os.path.exists(TIMER) else "stop", os.path.basename(TIMER)])
+            if TIMER in files and has_timer:
+                self._try(["systemctl", "start", os.path.basename(TIMER)])
         if BOOT_COUNT in files:
             self._try(["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"])
             self._try(["update-grub"])
