@@ -94,6 +94,9 @@ class Rollback:
         parts = applied.restored_parts(record.get("applied"))
         kept = self._damaged_environments(record["files"], parts)
         wanted = dict(record["files"], **{path: file_state.capture(path) for path in kept})
+        if not self.check and wanted.get(TIMER, "not recorded") is None and os.path.exists(TIMER):
+            # Before its unit goes: a timer without one goes on, and is a failed one when it is stopped.
+            self._try(["systemctl", "stop", os.path.basename(TIMER)])
         files = file_state.restore(wanted, self.check)
         packages = self._packages(record)
         if packages and not self.check:
@@ -191,12 +194,8 @@ class Rollback:
         """Update the linker cache and, where their files changed, systemd, GRUB and the package lists."""
         self._run(["ldconfig"])
         if any(path.startswith(UNITS) for path in files):
-            # A timer whose unit is gone goes on; stopped after the reload it would be a failed one.
-            has_timer = os.path.exists(TIMER)
-            if TIMER in files and not has_timer:
-                self._try(["systemctl", "stop", os.path.basename(TIMER)])
             self._try(["systemctl", "daemon-reload"])
-            if TIMER in files and has_timer:
+            if TIMER in files and os.path.exists(TIMER):
                 self._try(["systemctl", "start", os.path.basename(TIMER)])
         if BOOT_COUNT in files:
             self._try(["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"])

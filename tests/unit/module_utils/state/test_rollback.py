@@ -346,7 +346,7 @@ def test_a_timer_whose_unit_was_restored_is_started_or_stopped(changed, tmp_path
     store.write(str(changed.directory), store.VERIFIED, changed.record)
     assert changed.restore().warnings == []
     units = [words[1:] for words in changed.packages.commands if words[0] == "systemctl"]
-    # A timer that is stopped after the reload is a failed one: its unit is gone then.
+    # Without its unit a timer goes on; stopped after a reload, which packages do, too, it is a failed one.
     expected = [["daemon-reload"], [verb, "gpuhost-verify.timer"]]
     assert units == (expected if is_recorded else expected[::-1])
 
