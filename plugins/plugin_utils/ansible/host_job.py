@@ -153,7 +153,7 @@ class HostJobAction(ActionBase):
                 if lost_at is not None:
                     terminal.show(f"{host}: connected again after {time.monotonic() - lost_at:.0f} s")
                 lost_at = None
-                shown.show(progress(line))
+                shown.update(progress(line))
                 if status.get("finished"):
                     return status
                 if not alive:

@@ -13,7 +13,6 @@ import functools
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -27,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_file_name, for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import Bandwidth
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import charts, plots
@@ -49,7 +49,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
 from markupsafe import Markup, escape
 
 RUN_PAGE, CERTIFICATE = "report.html", "certificate.html"
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = PROJECT / "plugins/plugin_utils/report/templates"
 # What the page of a run shows of its hosts, so that 500 of them that all fail in their own way fit into a megabyte;
 # their certificates have everything.
 _FINDINGS, _TEXTS, _CHECKS, _CLIPPED, _REMEDY = 100, 10, 3, 300, 400

@@ -97,7 +97,7 @@ class HostProgress:
         shown_as = os.environ.get(SHOWN_AS, "")
         self.is_live, self.seconds = shown_as == "live", SHOWN_SECONDS[shown_as]
 
-    def show(self, text: str) -> None:
+    def update(self, text: str) -> None:
         """Print a line, or replace the one on the terminal."""
         if not text or text == self.last or time.monotonic() - self.at < self.seconds:
             return

@@ -180,11 +180,15 @@ def test_a_kernel_update_that_brought_its_headers_is_no_drift(probed: dict[str, 
 
 
 def test_a_kernel_without_its_headers_is_drift(probed: dict[str, Any]) -> None:
-    """Even where the modules are not watched, as with nvidia_driver_load_module=false."""
+    """Even where the modules are not watched, as with nvidia_driver_load_module=false.
+
+    gpuhost-verify is there for the driver, so that its role runs with it.
+    """
     missing = f"linux-headers-{NEWER} is not installed"
     assert missing not in str(with_kernels(probed, RUNNING, NEWER)["gpu_stack_drift"])
     found = with_kernels(probed, RUNNING, NEWER, built_for=(RUNNING,))["gpu_stack_drift"]
-    assert {name for name, reasons in found.items() if missing in reasons} == {"packages", "nvidia_driver", "plan"}
+    affected = {name for name, reasons in found.items() if missing in reasons}
+    assert affected == {"packages", "nvidia_driver", "host_verify", "plan"}
 
 
 def test_what_pytorch_compiles_with_is_drift_only_where_it_is_missing(probed: dict[str, Any]) -> None:

@@ -251,7 +251,7 @@ def test_a_version_of_a_role_is_the_plans_unless_its_packages_are_the_users(
 FOLLOWED = {
     *("gpu_benchmark_python", "gpu_benchmark_data_directory"),
     *("smoke_train_directory", "smoke_train_data_directory", "smoke_train_job_directory"),
-    *("tensorflow_env_cache", "pytorch_env_cache"),
+    *("tensorflow_env_cache", "pytorch_env_cache", "host_verify_prometheus_directory"),
 }
 
 

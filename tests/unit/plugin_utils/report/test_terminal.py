@@ -32,5 +32,5 @@ def test_progress_is_printed_if_it_has_changed_and_not_too_often(
     progress = terminal.HostProgress("gpu1")
     for seconds, text in ((0, "a"), (5, "b"), (10, "b"), (30, "b"), (61, ""), (62, "c")):
         now[0] = 100 + seconds
-        progress.show(text)
+        progress.update(text)
     assert capsys.readouterr().out.splitlines() == [f"gpu1: {text}" for text in printed]
