@@ -117,7 +117,7 @@ class Region:
 
     def around(self, text: str, lines: Iterable[str]) -> str:
         """Return what to write so that `text`, if any, is printed above the region, which then has these lines."""
-        erase = f"\x1b[{self.drawn}A\x1b[J" if self.drawn else ""
+        erase = f"\r\x1b[{self.drawn}A\x1b[J" if self.drawn else ""  # \r: the terminal may have echoed a key
         if text:
             self.is_prompt = not text.endswith("\n")
         new = [] if self.is_prompt else list(lines)

@@ -30,6 +30,12 @@ def test_text_is_printed_above_the_region_which_is_drawn_once() -> None:
     assert screen_of(*writes, region.around("end\n", [])) == ["plan", "of a", "end"]
 
 
+def test_a_key_that_the_terminal_echoes_leaves_nothing_behind() -> None:
+    region = live.Region()
+    writes = [region.around("", ["gpu01", "gpu02"]), "^C", region.around("interrupted\n", ["gpu01"])]
+    assert screen_of(*writes) == ["interrupted", "gpu01"]
+
+
 def test_nothing_is_drawn_below_a_prompt_until_it_is_answered() -> None:
     region = live.Region()
     writes = [region.around("", ["a 1"]), region.around("Password: ", ["a 2"]), region.around("", ["a 3"])]
