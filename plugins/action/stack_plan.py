@@ -48,7 +48,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.plan_screen import Style
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about, durations, terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about, durations, live, terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PROBE = "gpuhost.stack.gpu_probe"
@@ -307,7 +307,12 @@ class ActionModule(VariablesAction):
         style = Style(terminal.width(), why=Display().verbosity > 0, option="-v")
         then = next_command(host)
         minutes = durations.typical_minutes(_reports(), decision.diff.changes) if then else None
-        terminal.show("\n".join([*written, decision.text(host, style, then, minutes)]))
+        if terminal.prints_plans():
+            if written:
+                terminal.show("\n".join(written))
+            result[live.PLAN] = {"text": decision.text("", style, "", minutes), "next": then}
+        else:
+            terminal.show("\n".join([*written, decision.text(host, style, then, minutes)]))
         overrides = {name: value for name, value in planned.items() if name in own}
         decided_of = {"decided": decision.facts, "state": decision.state, "role_variables": overrides}
         return {**result, **decided_of, "changed": False}

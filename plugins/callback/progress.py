@@ -44,7 +44,7 @@ from ansible.plugins.callback.default import CallbackModule as Default
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.live import SAME_AS, Progress, some
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.live import PLAN, SAME_AS, Progress, plans, some
 
 REDRAW = 1.0  # seconds
 # Of the statistics of Ansible, and their names in its recap.
@@ -88,6 +88,7 @@ class CallbackModule(Default):
         self.has_others = False  # a play or task that is not of this collection
         self.has_answered = False  # a host; before that ssh may ask whether to trust it
         self.said: dict[tuple[str, str], list[str]] = {}  # hosts by task and message of a failure, or of a debug task
+        self.plans: dict[str, dict[str, str]] = {}  # by host
         self.ended = threading.Event()
 
     # Begin and end ----------------------------------------------------------------------------------------------
@@ -181,6 +182,8 @@ class CallbackModule(Default):
             return
         self._end(result)
         self._handle_warnings_and_exception(result)
+        if PLAN in result.result:
+            self.plans[self.host_label(result)] = result.result[PLAN]
         if result.task.action in MESSAGES and "msg" in result.result:
             message = result.result["msg"]
             text = "\n".join(map(str, message)) if isinstance(message, list) else str(message)
@@ -191,7 +194,7 @@ class CallbackModule(Default):
         self.has_answered = True
 
     def _say(self) -> None:
-        """Print the messages of a task whose hosts have all answered, and who failed as another host did."""
+        """Print the plans and messages of a task whose hosts have all answered, and who failed as another host did."""
         for (failure, text), hosts in self.said.items():
             if not failure:
                 lines = text.splitlines()
@@ -201,6 +204,9 @@ class CallbackModule(Default):
                 line = f"fatal: [{some(hosts[1:])}]: {failure} for the same reason as [{hosts[0]}]"
                 self._display.display(for_terminal(line), color=constants.COLOR_ERROR)
         self.said.clear()
+        for text in plans(dict(sorted(self.plans.items())), terminal.width()):
+            self._display.display(for_terminal(text))
+        self.plans.clear()
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Print a failure, of several hosts once."""

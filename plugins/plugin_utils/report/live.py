@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 
 SAME_AS = "same_as"  # in the result of a host that failed for the same reason as another one: that host
+PLAN = "shown_plan"  # in the result of a host that was planned: its text without the host's name, and the next command
+_LIMITED = 10  # hosts that a command names
 LONG = 10.0  # seconds after which a log names the task that is running
 _SHOWN = 20  # hosts of a line in a log
+_LIMIT = re.compile(r" --limit \S+")
 RUNNING, DONE, FAILED = "running", "done", "failed"
 WAITING = "waiting for other hosts"
 
@@ -106,6 +112,23 @@ def some(hosts: Sequence[str]) -> str:
     """Return names of hosts; of many the first ones and how many there are."""
     shown = ", ".join(hosts[:_SHOWN])
     return f"{shown}, ... {len(hosts)} hosts" if len(hosts) > _SHOWN else shown
+
+
+def plans(shown: Mapping[str, Mapping[str, str]], width: int) -> Iterator[str]:
+    """Yield the plans of hosts, in the order of the hosts, each once with the hosts that have it.
+
+    shown: what PLAN is in the result of each host. width: columns.
+    """
+    hosts_of: dict[tuple[str, str], list[str]] = {}
+    for host, plan in shown.items():
+        hosts_of.setdefault((plan["text"], _LIMIT.sub("", plan["next"])), []).append(host)
+    for (text, command), hosts in hosts_of.items():
+        yield f"{some(hosts)}  {text}"
+        if command:
+            following = shown[hosts[0]]["next"]
+            limited = ",".join(hosts) if len(hosts) <= _LIMITED else ""
+            following = _LIMIT.sub(f" --limit {shlex.quote(limited)}", following) if limited else command
+            yield textwrap.fill(f"Next: {following}   (-v: reasons)", width, subsequent_indent=" " * 6)
 
 
 class Region:

@@ -79,6 +79,11 @@ def belongs_on_stderr(stdout_callback: str) -> bool:
     return stdout_callback.rsplit(".", 1)[-1] not in HUMAN_CALLBACKS
 
 
+def prints_plans() -> bool:
+    """Return whether the stdout callback prints plans, those that are the same once."""
+    return SHOWN_AS in os.environ
+
+
 def width() -> int:
     """Return the columns of the terminal, 80 where the output goes elsewhere."""
     return max(shutil.get_terminal_size((80, 24)).columns, 60) if sys.stdout.isatty() else 80

@@ -99,3 +99,21 @@ def test_names_and_progress_that_a_host_chose_are_no_escape_sequences(now: list[
     (line,) = progress.lines(80, 5)
     assert "\x1b" not in line
     assert "\x07" not in line
+
+
+def test_hosts_with_the_same_plan_have_it_once_with_a_command_for_all_of_them() -> None:
+    def plan(text: str, host: str = "") -> dict[str, str]:
+        return {"text": f"{text}\n", "next": f"ansible-playbook gpu_host.yml --limit {host} -e x" if host else ""}
+
+    matches = {f"gpu{number:03}": plan("ubuntu-24.04: matches the plan") for number in range(3, 501)}
+    shown = {"gpu001": plan("ubuntu-24.04: + driver", "gpu001"), "gpu002": plan("ubuntu-24.04: + driver", "gpu002")}
+    found = list(live.plans({**shown, **matches}, 80))
+    assert found[:2] == [
+        "gpu001, gpu002  ubuntu-24.04: + driver\n",
+        "Next: ansible-playbook gpu_host.yml --limit gpu001,gpu002 -e x   (-v: reasons)",
+    ]
+    assert found[2].startswith("gpu003, gpu004, ")
+    assert found[2].endswith(", gpu022, ... 498 hosts  ubuntu-24.04: matches the plan\n")
+    assert len(found) == 3
+    many = {f"gpu{number:03}": plan("bare", f"gpu{number:03}") for number in range(500)}
+    assert list(live.plans(many, 80))[1] == "Next: ansible-playbook gpu_host.yml -e x   (-v: reasons)"
