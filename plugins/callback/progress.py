@@ -64,7 +64,7 @@ MESSAGES = ("ansible.builtin.debug", "debug")
 def is_own(path: str) -> bool:
     """Return whether a file is a playbook, or of a role, of this collection; path: with or without a line number."""
     file = Path(path.rsplit(":", 1)[0]).resolve()
-    return any(file.is_relative_to(PROJECT / name) for name in ("playbooks", "roles"))
+    return bool(path) and any(file.is_relative_to(PROJECT / name) for name in ("playbooks", "roles"))
 
 
 def is_own_task(task: Any) -> bool:
