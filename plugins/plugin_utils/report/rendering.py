@@ -235,7 +235,7 @@ def _next(report: Report) -> list[str]:
     command = report.about.command if report.about else ""
     if report.status == VERIFIED:
         checks = re.sub(r"\bgpu_host(\.yml)?(?= |$)", r"verify\1", command, count=1)
-        return [f"Next: {checks} checks again, at any time"] if checks != command else []
+        return [f"Next: {checks}   (checks again)"] if checks != command else []
     if not command or report.status == NOT_CHANGED:
         return []
     is_refused = report.status == FAILED or "..." in command  # a remedy may be another command
@@ -276,8 +276,13 @@ def _failures(host: HostReport) -> Iterator[str]:
 def _changed(host: HostReport) -> Iterator[str]:
     """Yield what this run has changed, if it was not undone."""
     if host.changes.state == MADE:
+        restored, again = len(host.changes.restored), len(host.drift)
         changes = [*map(_change, host.changes.components), *host.changes.removed]
-        yield f"changed: {', '.join(changes) or f'no version; {len(host.drift)} parts were applied again'}"
+        changes += [f"{restored} packages, files and settings were restored"] if restored else []
+        if again and not changes:
+            changes = [f"no version; applied again: {', '.join(host.drift)}"]
+        if changes:
+            yield f"changed: {', '.join(changes)}"
 
 
 def _change(row: ComponentDiff) -> str:

@@ -260,3 +260,27 @@ def test_of_a_fleet_the_hosts_with_the_worst_verdicts_have_a_line_and_the_rest_i
     assert len(rows) == 29
     assert "and 471 more hosts: 471 verified (the report lists them)" in lines
     assert len(lines) < 50
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        ({"diff": {"components": [
+            {"component": "driver", "action": "upgrade", "installed": "580.1", "planned": "595.2"},
+            {"component": "cuda", "action": "install", "installed": None, "planned": "13.2.1"},
+            {"component": "cudnn", "action": "keep", "installed": "9.1", "planned": "9.1"},
+            {"component": "nccl", "action": "remove", "installed": "2.1", "planned": None},
+        ], "leftovers": {"does": ["purge nvidia-340"]}}},
+         "changed: NVIDIA driver 580.1 -> 595.2, CUDA toolkit 13.2.1, NCCL 2.1 removed, purge nvidia-340"),
+        ({"drift": {"env_paths": ["a file is missing"], "plan": ["new"]}},
+         "changed: no version; applied again: env_paths, plan"),
+        ({"restored": {"changes": ["package driver", "file a"]}},
+         "changed: 2 packages, files and settings were restored"),
+        ({}, None),
+    ],
+    ids=["versions", "again", "restored", "nothing"],
+)  # fmt: skip
+def test_the_summary_says_what_was_changed(parts: dict[str, Any], line: str | None) -> None:
+    made = build_report("r", {"h": {**evidence(), **parts, "changed": True, "recorded": True}})
+    found = [text for text in rendering.table(made).splitlines() if text.startswith("h: changed")]
+    assert found == ([f"h: {line}"] if line else [])
