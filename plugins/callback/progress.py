@@ -100,6 +100,7 @@ class CallbackModule(Default):
             return
         self.is_quiet = True
         is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        os.environ[terminal.COLUMNS] = str(terminal.width())
         os.environ[terminal.SHOWN_AS] = "live" if is_live else "log"
         atexit.register(self._stop)
         threading.Thread(target=self._watch, args=(is_live,), daemon=True).start()

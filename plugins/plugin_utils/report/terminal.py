@@ -23,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.live import P
 HUMAN_CALLBACKS = frozenset({"default", "debug", "dense", "minimal", "oneline", "progress", "unixy", "yaml"})
 # How the progress of a host is shown, for the processes that Ansible forks for tasks: `live` or `log`; unset: as lines.
 SHOWN_AS = "GPUHOST_PROGRESS"
+COLUMNS = "GPUHOST_COLUMNS"  # those of the terminal, also for these processes
 SHOWN_SECONDS = {"live": 1.0, "log": 60.0, "": 10.0}  # at least, between two lines of progress of a host
 _PROGRESS, _END_OF_HOST = "\x1e", "\x1f"  # around the name of the host, in text for the region
 
@@ -86,6 +87,8 @@ def prints_plans() -> bool:
 
 def width() -> int:
     """Return the columns of the terminal, 80 where the output goes elsewhere."""
+    if COLUMNS in os.environ:  # in the processes of hosts, which have no terminal
+        return int(os.environ[COLUMNS])
     return max(shutil.get_terminal_size((80, 24)).columns, 60) if sys.stdout.isatty() else 80
 
 

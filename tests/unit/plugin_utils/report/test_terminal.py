@@ -34,3 +34,10 @@ def test_progress_is_printed_if_it_has_changed_and_not_too_often(
         now[0] = 100 + seconds
         progress.update(text)
     assert capsys.readouterr().out.splitlines() == [f"gpu1: {text}" for text in printed]
+
+
+def test_processes_of_hosts_know_the_columns_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have none of their own."""
+    assert terminal.width() == 80
+    monkeypatch.setenv(terminal.COLUMNS, "132")
+    assert terminal.width() == 132
