@@ -19,6 +19,7 @@ from typing import Any
 
 from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.utils.color import ANSIBLE_COLOR
 from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become, controller_run, interpreter, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
@@ -304,7 +305,8 @@ class ActionModule(VariablesAction):
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         host = variables["inventory_hostname"]
-        style = Style(terminal.width(), why=Display().verbosity > 0, option="-v")
+        colour = terminal.prints_plans() and bool(ANSIBLE_COLOR)  # others print it through code that escapes colours
+        style = Style(terminal.width(), colour, why=Display().verbosity > 0, option="-v")
         then = next_command(host)
         minutes = durations.typical_minutes(_reports(), decision.diff.changes) if then else None
         if terminal.prints_plans():

@@ -33,6 +33,7 @@ extends_documentation_fragment:
 import atexit
 import functools
 import os
+import re
 import sys
 import threading
 from collections import Counter
@@ -47,6 +48,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import termin
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.live import PLAN, SAME_AS, Progress, plans, some
 
 REDRAW = 1.0  # seconds
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Of the statistics of Ansible, and their names in its recap.
 COUNTS = {
     "ok": "ok",
@@ -206,7 +208,8 @@ class CallbackModule(Default):
                 self._display.display(for_terminal(line), color=constants.COLOR_ERROR)
         self.said.clear()
         for text in plans(dict(sorted(self.plans.items())), terminal.width()):
-            self._display.display(for_terminal(text))
+            self._display.display(text, screen_only=True)  # with colours; what a host says in it is escaped already
+            self._display.display(COLOUR.sub("", text), log_only=True)
         self.plans.clear()
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:

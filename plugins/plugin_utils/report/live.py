@@ -123,12 +123,13 @@ def plans(shown: Mapping[str, Mapping[str, str]], width: int) -> Iterator[str]:
     for host, plan in shown.items():
         hosts_of.setdefault((plan["text"], _LIMIT.sub("", plan["next"])), []).append(host)
     for (text, command), hosts in hosts_of.items():
-        yield f"{some(hosts)}  {text}"
+        yield f"{for_terminal(some(hosts))}  {text}"
         if command:
             following = shown[hosts[0]]["next"]
             limited = ",".join(hosts) if len(hosts) <= _LIMITED else ""
             following = _LIMIT.sub(f" --limit {shlex.quote(limited)}", following) if limited else command
-            yield textwrap.fill(f"Next: {following}   (-v: reasons)", width, subsequent_indent=" " * 6)
+            following = for_terminal(f"Next: {following}   (-v: reasons)")
+            yield textwrap.fill(following, width, subsequent_indent=" " * 6)
 
 
 class Region:
