@@ -38,7 +38,7 @@ _REASON = re.compile(r"^\s*Reason=(.*?)(?: \[[^\]\s]+@[^\]]+\])?\s*$", re.MULTIL
 
 
 class SlurmError(Exception):
-    """Slurm could not be asked or told; the message says why."""
+    """Slurm did not answer, or refused an update; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +106,9 @@ def program(environment: Mapping[str, str]) -> str:
 
 def node_name(scontrol: str, environment: Mapping[str, str], run: Run) -> str:
     """Return the name of this node: what slurmd says, else what slurm.conf calls this host, else the host's name."""
-    told = environment.get("SLURMD_NODENAME")
-    if told:
-        return told
+    given = environment.get("SLURMD_NODENAME")
+    if given:
+        return given
     host = socket.gethostname().split(".")[0]
     answer = run([scontrol, "show", "aliases", host], SECONDS)
     names = answer.output.split()

@@ -95,7 +95,7 @@ def certificate(report: Report, host: HostReport, recordings: Recordings | None 
         "certificate.html.j2",
         report=report,
         host=host,
-        gpus=_gpus(host),
+        gpus=host.gpu_text,
         labels=_LABELS,
         attention=[entry.check for entry in (*host.checks.failed, *_other(host, UNKNOWN, WARN, DEFERRED))],
         reused=[entry.check for entry in _other(host, REUSED)],
@@ -288,13 +288,7 @@ def _cells(host: HostReport) -> list[str]:
         for each in host.trainings
     )
     shown = ["" if version in (NOTHING, NOT_RUN) else version for version in versions]
-    return [_gpus(host), *shown, counts, trained, _clip(host.reasons[0], 160) if host.reasons else ""]
-
-
-def _gpus(host: HostReport) -> str:
-    kinds = ", ".join(f"{gpu.count} × {gpu.name}" for gpu in host.gpus)
-    parts = (host.evidence.get(part, NOT_RUN) for part in ("probe", "probe_after"))
-    return kinds or (NOT_RUN if all(part == NOT_RUN for part in parts) else "none")
+    return [host.gpu_text, *shown, counts, trained, _clip(host.reasons[0], 160) if host.reasons else ""]
 
 
 # The certificate ------------------------------------------------------------------------------------------------

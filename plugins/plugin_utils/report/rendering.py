@@ -56,7 +56,7 @@ def markdown(report: Report) -> str:
     lines += [line for note in report.notes for line in (f"**{note}.**", "")]
     lines += _about_markdown(report)
     if report.hosts:
-        rows = [[host.host, host.status, _gpu_text(host), _why(host)] for host in report.hosts]
+        rows = [[host.host, host.status, host.gpu_text, _why(host)] for host in report.hosts]
         lines += [*_table(["Host", "Status", "GPUs", "Why"], rows), ""]
     else:
         lines += ["No evidence of any host: nothing was run.", ""]
@@ -84,7 +84,7 @@ def _host_markdown(host: HostReport) -> list[str]:
     lines += _list(host.reasons)
     if host.simulated:
         lines += [f"Simulated: {for_markdown_lines('; '.join(host.simulated))}.", ""]
-    lines += [for_markdown_lines(f"{host.distribution}, kernel {host.kernel}. GPUs: {_gpu_text(host)}."), ""]
+    lines += [for_markdown_lines(f"{host.distribution}, kernel {host.kernel}. GPUs: {host.gpu_text}."), ""]
     cards = [[card.index, card.name, card.uuid, card.pci_address, card.memory] for card in host.cards]
     lines += [*_table(["GPU", "Name", "UUID", "PCI address", "Memory"], cards), ""] if cards else []
     labels = {part.name: part.label for part in PARTS}
@@ -245,7 +245,7 @@ def _next(report: Report) -> list[str]:
 def _summary_row(host: HostReport, names: Sequence[str]) -> list[str]:
     installed = {row.component: row.installed for row in host.components}
     versions = [installed.get(name, NOT_RUN) for name in names]
-    gpus = ", ".join(f"{gpu.count} x {gpu.name.removeprefix('NVIDIA ')}" for gpu in host.gpus) or _gpu_text(host)
+    gpus = ", ".join(f"{gpu.count} x {gpu.name.removeprefix('NVIDIA ')}" for gpu in host.gpus) or host.gpu_text
     counts = {outcome: number for outcome, number in host.checks.counts.items() if number and outcome != SKIP}
     checks = ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in counts.items())
     return [host.host, host.status, gpus, *versions, checks or NOT_RUN, _speeds(host)]
@@ -340,13 +340,6 @@ def _counts(checks: Report | CheckReport) -> str:
     if checks.on_simulated_values:
         texts["pass"] += f" ({checks.on_simulated_values} on simulated values)"
     return ", ".join(texts.values())
-
-
-def _gpu_text(host: HostReport) -> str:
-    parts = (host.evidence.get(part, NOT_RUN) for part in ("probe", "probe_after"))
-    if not host.gpus and all(part == NOT_RUN for part in parts):
-        return NOT_RUN
-    return ", ".join(f"{gpu.count} x {gpu.name}" for gpu in host.gpus) or "none"
 
 
 def _why(host: HostReport) -> str:

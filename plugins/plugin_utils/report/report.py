@@ -201,6 +201,12 @@ class HostReport:
     problems: tuple[Problem, ...] = ()
     warnings: tuple[PlanWarning, ...] = ()
 
+    @property
+    def gpu_text(self) -> str:
+        """The GPUs by kind, `none`, or NOT_RUN for a host that was not probed."""
+        is_probed = any(self.evidence.get(part, NOT_RUN) != NOT_RUN for part in ("probe", "probe_after"))
+        return ", ".join(f"{gpu.count} x {gpu.name}" for gpu in self.gpus) or ("none" if is_probed else NOT_RUN)
+
     def to_json(self) -> dict[str, Any]:
         """Return the host's part of report.json."""
         trainings = [_training_json(training) for training in self.trainings]
