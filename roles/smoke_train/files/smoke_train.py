@@ -69,6 +69,8 @@ class Progress:
 
     def __init__(self, stream: TextIO, record: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream, self.record, self.clock = stream, record, clock
+        if record:
+            record.write_text("")  # of an earlier training
         self.is_terminal = stream.isatty()
         self.interval = 0.2 if self.is_terminal else 5.0
         self.next_update = clock()

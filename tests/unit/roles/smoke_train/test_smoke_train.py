@@ -504,6 +504,9 @@ class Terminal(io.StringIO):
 
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere_of_which_the_last_is_recorded(tmp_path: Path) -> None:
     now, record = [0.0], tmp_path / "progress"
+    record.write_text("step:step 30 of 30, loss 0.3\n")
+    smoke_train.Progress(io.StringIO(), record)
+    assert record.read_text() == "", "of an earlier training"
     plain, terminal = io.StringIO(), Terminal()
     for stream in (plain, terminal):
         progress = smoke_train.Progress(stream, record, clock=lambda: now[0])
