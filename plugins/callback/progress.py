@@ -98,6 +98,7 @@ class CallbackModule(Default):
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Choose how to print; start the thread that shows how far a long task is."""
         super().v2_playbook_on_start(playbook)
+        os.environ.pop(terminal.SHOWN_AS, None)  # of a run that has started this one
         if self._display.verbosity or context.CLIARGS.get("step"):
             return
         self.is_quiet = True

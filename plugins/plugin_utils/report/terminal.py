@@ -21,7 +21,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.live import P
 
 # Callbacks whose output on stdout is for people. Any other one, such as ansible.posix.json, may be read by a program.
 HUMAN_CALLBACKS = frozenset({"default", "debug", "dense", "minimal", "oneline", "progress", "unixy", "yaml"})
-# How the progress of a host is shown, for the processes that Ansible forks for tasks: `live` or `log`; unset: as lines.
+CALLBACK = "gpuhost.stack.progress"
+# How it shows the progress of a host, for the processes that Ansible forks for tasks: `live` or `log`.
 SHOWN_AS = "GPUHOST_PROGRESS"
 COLUMNS = "GPUHOST_COLUMNS"  # those of the terminal, also for these processes
 SHOWN_SECONDS = {"live": 1.0, "log": 60.0, "": 10.0}  # at least, between two lines of progress of a host
@@ -82,7 +83,12 @@ def belongs_on_stderr(stdout_callback: str) -> bool:
 
 def prints_plans() -> bool:
     """Return whether the stdout callback prints plans, those that are the same once."""
-    return SHOWN_AS in os.environ
+    return bool(_shown_as())
+
+
+def _shown_as() -> str:
+    """Return how progress is shown; a run that another one has started may have another callback."""
+    return os.environ.get(SHOWN_AS, "") if constants.DEFAULT_STDOUT_CALLBACK == CALLBACK else ""
 
 
 def width() -> int:
@@ -102,7 +108,7 @@ class HostProgress:
 
     def __init__(self, host: str) -> None:
         self.host, self.last, self.at = host, "", float("-inf")
-        shown_as = os.environ.get(SHOWN_AS, "")
+        shown_as = _shown_as()
         self.is_live, self.seconds = shown_as == "live", SHOWN_SECONDS[shown_as]
 
     def update(self, text: str) -> None:

@@ -29,6 +29,7 @@ def test_progress_is_printed_if_it_has_changed_and_not_too_often(
     now = [100.0]
     monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
     monkeypatch.setenv(terminal.SHOWN_AS, shown_as)
+    monkeypatch.setattr(terminal.constants, "DEFAULT_STDOUT_CALLBACK", terminal.CALLBACK)
     progress = terminal.HostProgress("gpu1")
     for seconds, text in ((0, "a"), (5, "b"), (10, "b"), (30, "b"), (61, ""), (62, "c")):
         now[0] = 100 + seconds
@@ -41,3 +42,11 @@ def test_processes_of_hosts_know_the_columns_of_the_terminal(monkeypatch: pytest
     assert terminal.width() == 80
     monkeypatch.setenv(terminal.COLUMNS, "132")
     assert terminal.width() == 132
+
+
+def test_a_run_within_a_run_prints_its_plans_as_its_own_callback_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(terminal.SHOWN_AS, "log")  # of the outer run
+    monkeypatch.setattr(terminal.constants, "DEFAULT_STDOUT_CALLBACK", "default")
+    assert not terminal.prints_plans()
+    monkeypatch.setattr(terminal.constants, "DEFAULT_STDOUT_CALLBACK", terminal.CALLBACK)
+    assert terminal.prints_plans()
