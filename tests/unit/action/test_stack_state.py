@@ -44,7 +44,8 @@ def test_a_lost_connection_does_not_prevent_the_rollback(host: Host) -> None:
     options = record(host, host.directory / "written")
     state = host.directory / "state"
     (state / "journal.json").write_text(json.dumps({"packages": {"gpuhost-test-absent": None}}))
-    host.program("apt-mark", f"touch {host.cut}; sleep 3; rm {host.cut}")  # apt-mark showauto, at its beginning
+    refused = f"for _ in $(seq 600); do test -s {host.cut}-refused && break; sleep 0.1; done"
+    host.program("apt-mark", f"touch {host.cut}; {refused}; rm {host.cut}")  # showauto, at its beginning
     result, output = host.run(MODULE, options)
     assert result["restored"] == [str(host.directory / "written")], output
     assert "gpu1: no connection; trying again" in output

@@ -24,9 +24,16 @@ def options(host: Host, script: str, **more: Any) -> dict[str, Any]:
 
 
 def test_the_progress_is_printed_and_the_result_is_that_of_the_command(host: Host) -> None:
-    script = 'read -r line; echo "step:step 3 of 30, $line" > "$0"; sleep 2; echo "done $line"; exit 3'
-    result, output = host.run(MODULE, options(host, script, stdin="loss 1.7"))
-    assert "gpu1: step 3 of 30, loss 1.7" in output.splitlines()
+    wait = f"while [ ! -e {host.directory}/go ]; do sleep 0.1; done"
+    script = f'read -r line; echo "step:step 3 of 30, $line" > "$0"; {wait}; echo "done $line"; exit 3'
+    run = host.start(MODULE, options(host, script, stdin="loss 1.7"))
+    assert run.stdout
+    output = ""
+    for line in run.stdout:
+        output += line
+        if line == "gpu1: step 3 of 30, loss 1.7\n":
+            (host.directory / "go").touch()
+    result = host.result(output)
     assert (result["rc"], result["stdout"], result["failed"]) == (3, "done loss 1.7", True)
     assert host.jobs == []
 

@@ -10,6 +10,7 @@ import struct
 import sys
 import termios
 import time
+from collections.abc import Callable
 from fcntl import ioctl
 from pathlib import Path
 
@@ -165,8 +166,8 @@ def test_tasks_of_roles_in_a_site_playbook_are_left_out_and_its_own_are_not(tmp_
     ]
 
 
-def on_a_terminal(folder: Path, *words: str, **settings: str) -> tuple[list[str], str]:
-    """Run ansible-playbook on a terminal; return its screen each 0.2 s, and all that it shows at the end."""
+def on_a_terminal(folder: Path, seen: Callable[[str], None], *words: str, **settings: str) -> str:
+    """Run ansible-playbook on a terminal, pass `seen` its screen each 0.2 s, return all that it shows at the end."""
     columns, rows = 100, 30
     process, descriptor = pty.fork()
     if not process:
@@ -176,7 +177,7 @@ def on_a_terminal(folder: Path, *words: str, **settings: str) -> tuple[list[str]
         os.execve(program, [program, *words], environment)
     ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     screen = pyte.HistoryScreen(columns, rows, history=1000)
-    stream, shown, at = pyte.ByteStream(screen), [], time.monotonic()
+    stream, at = pyte.ByteStream(screen), time.monotonic()
     while True:
         ready, _unused, _unused = select.select([descriptor], [], [], 0.2)
         try:
@@ -189,10 +190,10 @@ def on_a_terminal(folder: Path, *words: str, **settings: str) -> tuple[list[str]
             stream.feed(data)
         if time.monotonic() - at >= 0.2:
             at = time.monotonic()
-            shown.append("\n".join(screen.display))
+            seen("\n".join(screen.display))
     os.waitpid(process, 0)
     above = ["".join(line[column].data for column in range(columns)).rstrip() for line in screen.history.top]
-    return shown, "\n".join([*above, *(line.rstrip() for line in screen.display)])
+    return "\n".join([*above, *(line.rstrip() for line in screen.display)])
 
 
 SLOW = """
@@ -202,7 +203,9 @@ SLOW = """
     - name: Reach the host
       ansible.builtin.command: "true"
     - name: Build the module
-      ansible.builtin.command: sleep 3
+      ansible.builtin.shell: for _ in $(seq 600); do test -e shown && break; sleep 0.1; done
+      args:
+        chdir: FOLDER
 """
 
 
@@ -211,11 +214,17 @@ def test_a_terminal_has_a_line_for_each_host_until_the_run_ends(tmp_path: Path) 
     for name in ("plugins", "catalog", "meta"):
         shutil.copytree(PROJECT / name, stack / name, ignore=shutil.ignore_patterns("__pycache__"))
     (stack / "playbooks").mkdir()
-    (stack / "playbooks/_slow_build.yml").write_text(SLOW)
+    (stack / "playbooks/_slow_build.yml").write_text(SLOW.replace("FOLDER", str(tmp_path)))
     words = (str(stack / "playbooks/_slow_build.yml"), "-i", "gpu01,gpu02,", "-c", "local", *INTERPRETER)
-    shown, end = on_a_terminal(tmp_path, *words, ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"))
-    line = re.compile(r"^gpu0[12]  slow build +0:0\d  Build the module *$", re.MULTILINE)
-    assert any(len(line.findall(screen)) == 2 for screen in shown), end
+    line = re.compile(r"^gpu0[12]  slow build +0:\d\d  Build the module *$", re.MULTILINE)
+    shown = tmp_path / "shown"
+
+    def seen(screen: str) -> None:
+        if len(line.findall(screen)) == 2:
+            shown.touch()
+
+    end = on_a_terminal(tmp_path, seen, *words, ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"))
+    assert shown.exists(), end
     assert end.split() == "hosts=2 : ok=4 changed=4 unreachable=0 failed=0 skipped=0 rescued=0 ignored=0".split()
 
 

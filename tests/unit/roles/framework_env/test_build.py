@@ -1,10 +1,8 @@
 """build.py, run like in the role, with a fake uv and a fake framework."""
 
-import contextlib
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +23,15 @@ LOCK = "framework==1.2.3 --hash\n"
 VERIFY = "import framework, json; print('something else'); print(json.dumps({'version': framework.__version__}))"
 
 # `uv venv` creates an environment, `uv pip sync` slowly installs the lock on its standard input. Calls are recorded.
+# If a file `expected` exists, a sync waits until build.py has recorded its line as the progress.
 # Each line of a file `failures` makes one sync fail with that error.
 UV = f"""#!{sys.executable}
 import os, pathlib, sys, time, venv
 here = pathlib.Path(__file__).parent
 with open(here / "calls", "a") as calls:
     calls.write(" ".join(sys.argv[1:3]) + "\\n")
+with open(here / "steps", "a") as steps:
+    steps.write(pathlib.Path("progress").read_text())
 if sys.argv[1] == "venv":
     venv.create(sys.argv[-1], symlinks=True)
 else:
@@ -39,6 +40,11 @@ else:
     print("Resolved 2 packages in 98ms", "Downloading nvidia-cudnn-cu12 (1.5GiB)", "Downloading framework (512.0MiB)",
           " Downloaded framework", sep=chr(10), file=sys.stderr, flush=True)
     time.sleep(0.5)
+    if (here / "expected").exists():
+        deadline = time.monotonic() + 60
+        while pathlib.Path("progress").read_text() != (here / "expected").read_text():
+            assert time.monotonic() < deadline, pathlib.Path("progress").read_text()
+            time.sleep(0.05)
     failures = here / "failures"
     if failures.exists() and (lines := failures.read_text().splitlines()):
         failures.write_text("".join(line + "\\n" for line in lines[1:]))
@@ -185,13 +191,13 @@ def test_replacement_of_a_damaged_environment_does_not_copy_the_damage(host: Hos
 
 
 def test_how_much_is_downloaded_is_recorded_for_the_role_that_waits(host: Host) -> None:
-    run, progress, seen = host.start(), host.base / "gpuhost/tmp/progress", []
-    while run.poll() is None:
-        with contextlib.suppress(FileNotFoundError):
-            seen.append(progress.read_text())
-        time.sleep(0.05)
-    assert "step:downloading wheels, 512 of 2048 MiB downloaded\n" in seen, run.communicate()
-    assert "step:create the virtual environment\n" in seen
+    (host.uv / "bin/expected").write_text("step:downloading wheels, 512 of 2048 MiB downloaded\n")
+    status, _output, errors = host.build()
+    assert status == 0, errors
+    assert (host.uv / "bin/steps").read_text().splitlines() == [
+        "step:create the virtual environment",
+        "step:install the framework and its CUDA libraries, checked by hash",
+    ]
 
 
 def test_failed_download_is_retried_twice(host: Host) -> None:
