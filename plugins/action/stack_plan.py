@@ -24,7 +24,7 @@ from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become, controller_run, interpreter, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import controller_files, temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal, result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
@@ -85,7 +85,7 @@ SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
 with contextlib.suppress(CatalogError, OSError, ValueError):
-    fingerprints.preload()
+    fingerprints.preload(controller_files.cache() / "fingerprints.json")
 # Catalog and modules stay until the end: no garbage collection, here or in a host's process, needs to visit them.
 gc.freeze()
 
@@ -170,9 +170,11 @@ class ActionModule(VariablesAction):
         A second round trip, only where packages change: the first one, the probe, cannot know which. What apt has no
         lists of yet is simulated by the transaction itself.
         """
+        if not decision.plan.ok or drift.PACKAGES not in decision.facts["gpu_stack_drift"] or probed["uid"] != 0:
+            return None
         transient = [problem for problem in decision.preflight.problems if problem.code in checks.TRANSIENT]
-        options = role_variables(decision.facts, (TRANSACTION_OPTIONS,)) if decision.plan.ok else {}
-        if not options or drift.PACKAGES not in decision.facts["gpu_stack_drift"] or probed["uid"] != 0 or transient:
+        options = role_variables(decision.facts, (TRANSACTION_OPTIONS,))
+        if transient or not options:
             return None
         arguments = {**options[TRANSACTION_OPTIONS], "simulate": True}
         done = self._execute_module(module_name=TRANSACTION, module_args=arguments, task_vars=variables)

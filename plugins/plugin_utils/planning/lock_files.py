@@ -28,7 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import controller_files, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
@@ -105,7 +105,7 @@ def find_uv() -> str:
     found = str(own) if os.access(own, os.X_OK) else shutil.which("uv")
     if found:
         return found
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuhost" / "uv-environment"
+    cache = controller_files.cache() / "uv-environment"
     uv = cache / "bin" / "uv"
     if not os.access(uv, os.X_OK):
         _run([sys.executable, "-m", "venv", "--clear", str(cache)])
@@ -201,20 +201,7 @@ def make(
     """
     recipe = locks.recipe(catalog, locks.parse(name))
     pinned = pins(path.read_text(), recipe) if path.exists() and not upgrade else {}
-    _write(path, resolve(recipe, pinned, variables))
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a lock in one step.
-
-    `files.write` would not do: the plans of several hosts are made at a time, and may write the same lock, so that each
-    needs a new file of its own beside it. A lock that a power loss takes is resolved again, and not synced.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
-        stream.write(text)
-    os.chmod(stream.name, 0o644)
-    os.replace(stream.name, path)
+    controller_files.replace(path, resolve(recipe, pinned, variables))
 
 
 # Packages of the user's own -------------------------------------------------------------------------------------------
@@ -264,7 +251,7 @@ def extend(
         entries = re.findall(r"^[^\s#].*(?:\n[ \t].*)*\n", requirements_text(resolved), re.MULTILINE)
         added = {name: entry for entry in entries if (name := entry.partition("==")[0]) not in locked_pins}
         stated = {name: f"# {name}: {size} bytes\n" for name, size in wheel_sizes(resolved).items()}
-        _write(path, locked + "".join(entry + stated.get(name, "") for name, entry in added.items()))
+        controller_files.replace(path, locked + "".join(entry + stated.get(name, "") for name, entry in added.items()))
     text = path.read_text(encoding="utf-8")
     known = {name: int(size) for name, size in re.findall(r"^# (\S+): (\d+) bytes$", text, re.MULTILINE)}
     sizes = {name: known.get(name) for name in pins(text, recipe) if name not in locked_pins}
@@ -416,7 +403,7 @@ def _merge_shipped(resolved: Mapping[locks.Lock, Future[tuple[str, list[str]]]])
         print(*(f"lock: {lock.name}{each}" for each in ("", *(f": {c}" for c in changed))), sep="\n", file=sys.stderr)
     if len(failed) < len(resolved):
         whole = folder / lock_texts.of_all(one.file)
-        _write(whole, lock_texts.merge(texts))
+        controller_files.replace(whole, lock_texts.merge(texts))
         for path in files:
             if path != whole:
                 path.unlink()

@@ -46,9 +46,10 @@ def variables(_facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def computed(project: Path, values: Any = variables, **options: Any) -> dict[str, str]:
-    fingerprints._content.cache_clear()
+    fingerprints._contents.clear()
     running_code._module.cache_clear()
     catalogs._read_once.cache_clear()
+    fingerprints.preload(project.parent / "fingerprints.json", project)  # with what the project was before
     return fingerprints.of_parts(PLAN, MANAGED, ["tensorflow_env_damaged"], {}, values, project=project, **options)
 
 
@@ -59,6 +60,38 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("roles", "plugins", "playbooks", "catalog", "meta"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     return copy
+
+
+def test_what_a_run_with_the_same_project_read_is_not_read_again(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def preload() -> None:
+        fingerprints._contents.clear()
+        fingerprints.preload(tmp_path / "cache/fingerprints.json", project)
+
+    preload()
+    read = dict(fingerprints._contents)
+    monkeypatch.setattr(fingerprints, "_read_content", pytest.fail)
+    preload()
+    assert fingerprints._contents == read
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"version": "another", "contents": {}}', "\0"])
+def test_a_memory_that_says_nothing_of_the_project_is_replaced(
+    project: Path, before: dict[str, str], tmp_path: Path, content: str
+) -> None:
+    (memory := tmp_path / "fingerprints.json").write_text(content)
+    fingerprints._contents.clear()
+    fingerprints.preload(memory, project)
+    assert fingerprints.of_parts(PLAN, MANAGED, ["tensorflow_env_damaged"], {}, variables, project=project) == before
+    assert len(json.loads(memory.read_text())["contents"]) > 50
+
+
+def test_a_memory_that_cannot_be_written_is_done_without(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    fingerprints._contents.clear()
+    fingerprints.preload(tmp_path / "file/fingerprints.json", project)
+    assert fingerprints._contents
 
 
 @pytest.fixture(scope="module")
@@ -319,6 +352,6 @@ def test_a_file_that_only_ansible_reads_counts_as_it_is_written(tmp_path: Path) 
     found = set()
     for value in ("!unsafe a", "!unsafe b"):
         (tmp_path / "roles/nccl/vars/main.yml").write_text(f"x: {value}\n")
-        fingerprints._content.cache_clear()
+        fingerprints._contents.clear()
         found.add(fingerprints.of_role({}, ["nccl"], tmp_path))
     assert len(found) == 2
