@@ -7,8 +7,9 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import threading
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Generic, List, Optional, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, digests, files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -105,9 +106,33 @@ class _Attempts:
             return None
 
 
+class _Beside(Generic[Part]):
+    """A part of a probe that is read in a thread, beside those that wait for programs; called, it returns the part."""
+
+    def __init__(self, read: Callable[[], Part]) -> None:
+        self._read = read
+        self._found: list[Part] = []
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._try, daemon=True)
+        self._thread.start()
+
+    def _try(self) -> None:
+        try:
+            self._found.append(self._read())
+        except Exception as error:  # noqa: BLE001 - raised where the part is asked for
+            self._error = error
+
+    def __call__(self) -> Part:
+        self._thread.join()
+        if self._error:
+            raise self._error
+        return self._found[0]
+
+
 def probe(root: str, options: Options, run: Run = command.run) -> Probe:
     """Return the probe of a host, which is at `root`."""
     attempt = _Attempts()
+    compared = _Beside(lambda: _applied(root, options, run))  # which reads tens of thousands of files
     machine = os.uname().machine
     distribution = attempt("distribution", lambda: os_release.read(root))
     gpus, switches = attempt("PCI devices", lambda: pci.read(root)) or ((), ())
@@ -159,7 +184,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
         kernel_keys=module_keys.key_ids(root) if signed else None,
         modules_disabled=attempt("kernel.modules_disabled", lambda: module_loading.disabled(root)),
         disk=attempt("disk", lambda: system.disk(root, options.directories)),
-        applied=attempt("record of the last run", lambda: _applied(root, options, run)) or {},
+        applied=attempt("record of the last run", compared) or {},
         masked_services=attempt("masked services", lambda: _masked(root, options)) or (),
         verified=attempt("record of the verified configuration", lambda: store.evidence(state)),
         requested=attempt("request of the verified configuration", lambda: store.requested(state)),

@@ -50,14 +50,18 @@ def of_tree(root: str, top: str) -> str:
     waiting = [top] if lines[0].split("\t")[1][0] == "d" else []
     while waiting:
         directory = waiting.pop()
-        for name in sorted(os.listdir(prefix + directory)):
-            if name == "__pycache__" or name.endswith(".pyc"):
-                continue
-            path = "%s/%s" % (directory, name)
-            state = _state(prefix + path)
-            lines.append("%s\t%s" % (path, state))
-            if state[0] == "d":
-                waiting.append(path)
+        # Relative to the directory, since a tree of wheels has tens of thousands of files with long paths.
+        descriptor = os.open(prefix + directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in sorted(os.listdir(descriptor)):
+                if name == "__pycache__" or name.endswith(".pyc"):
+                    continue
+                path, state = "%s/%s" % (directory, name), _state(name, descriptor)
+                lines.append("%s\t%s" % (path, state))
+                if state[0] == "d":
+                    waiting.append(path)
+        finally:
+            os.close(descriptor)
     return "\n".join(lines)
 
 
@@ -96,9 +100,10 @@ def _parse(text: str) -> dict[str, str]:
     return dict(line.split("\t", 1) for line in text.split("\n") if "\t" in line)
 
 
-def _state(path: str) -> str:
+def _state(path: str, directory: int | None = None) -> str:
+    """Return the state of a file; directory: the descriptor of the one that a relative path starts in."""
     try:
-        found = os.lstat(path)
+        found = os.lstat(path, dir_fd=directory)
     except (FileNotFoundError, NotADirectoryError):
         return MISSING
     mode = found.st_mode
@@ -106,4 +111,4 @@ def _state(path: str) -> str:
         return "f %o %d:%d %d %d" % (mode & 0o7777, found.st_uid, found.st_gid, found.st_size, found.st_mtime_ns)
     if stat.S_ISDIR(mode):
         return "d %o %d:%d" % (mode & 0o7777, found.st_uid, found.st_gid)
-    return "l " + os.readlink(path) if stat.S_ISLNK(mode) else "o"
+    return "l " + os.readlink(path, dir_fd=directory) if stat.S_ISLNK(mode) else "o"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack, proc_driver
 
 from tests.unit.module_utils.host_files import put
@@ -28,6 +30,30 @@ def probed(root: str, options: probe.Options) -> Any:
 def test_the_running_kernel_is_the_one_that_every_other_part_of_a_run_reads(tmp_path: Path) -> None:
     put(tmp_path, "/proc/sys/kernel/osrelease", "6.12.57+deb13-amd64\n")
     assert probed(str(tmp_path), OPTIONS)["kernel"]["running"] == "6.12.57+deb13-amd64"
+
+
+def test_files_are_compared_while_programs_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a host with many GPUs nvidia-smi takes seconds, and so does a large environment."""
+    asked = threading.Event()
+
+    def differences(*_options: object) -> dict[str, AppliedPart]:
+        assert asked.wait(60)
+        return {"nccl": AppliedPart("fingerprint")}
+
+    monkeypatch.setattr(probe.applied, "differences", differences)
+    monkeypatch.setattr(probe.nvidia_smi, "read", lambda *_options: asked.set())
+    assert probe.probe(str(tmp_path), OPTIONS).applied == {"nccl": AppliedPart("fingerprint")}
+
+
+@pytest.mark.parametrize("error", [OSError("no such disk"), ValueError("no such part")])
+def test_why_files_were_not_compared_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(probe.applied, "differences", fails)
+    assert probe.probe(str(tmp_path), OPTIONS).errors[-1] == f"record of the last run: {error}"
 
 
 def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
