@@ -8,9 +8,11 @@ characters visible (also those that turn the direction of text), and the page's 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     WARN,
     Check,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import controller_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_file_name, for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
@@ -119,6 +122,7 @@ def host_page(host: str) -> str:
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
+        bytecode_cache=_compiled(),
         autoescape=True,
         finalize=_visible,
         undefined=jinja2.StrictUndefined,
@@ -128,6 +132,20 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(host_page=host_page)
     environment.filters.update(time=_time, clip=_clip, prose=_prose, significant=significant)
     return environment
+
+
+def _compiled() -> jinja2.BytecodeCache | None:
+    """Return where compiled templates stay for later runs, which would compile them anew; None if it cannot be written.
+
+    It is readable by its user alone, since what is in it is run.
+    """
+    with contextlib.suppress(OSError):
+        folder = controller_files.cache() / "templates"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK):
+            return jinja2.FileSystemBytecodeCache(str(folder))
+    return None
 
 
 def _render(template: str, style: str = "", script: str = "", **values: Any) -> str:
