@@ -10,6 +10,7 @@ It also ends a run without hosts, which Ansible takes for a success.
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from pathlib import Path
@@ -41,6 +42,13 @@ def unsupported(version: str, requirement: str) -> str | None:
 _requirement = re.search(r'requires_ansible: "(.+)"', _RUNTIME.read_text(encoding="utf-8"))
 if _requirement and (_refusal := unsupported(__version__, _requirement.group(1))):
     sys.exit(f"ERROR: {_refusal}")
+
+# What Ansible has loaded stays until the end: no garbage collection needs to visit it, here or in a host's process.
+gc.freeze()
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import bytecode  # noqa: E402
+
+bytecode.use()
 
 from ansible_collections.gpuhost.stack.plugins.callback import evidence  # noqa: E402
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import no_hosts  # noqa: E402
