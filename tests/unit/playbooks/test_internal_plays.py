@@ -68,7 +68,7 @@ def test_a_play_without_the_plan_of_this_run_names_a_playbook_and_touches_nothin
 
 
 def test_a_plan_that_was_answered_with_no_is_missed(tmp_path: Path) -> None:
-    status, output = run(tmp_path, "gpu_host", "--step", answers="n\nn\n")
+    status, output = run(tmp_path, "gpu_host", "--step", answers="n\nn\nn\ny\n")  # the last one is about the refusal
     assert status != 0, output
     assert 'the task "List the hosts to refuse" of this play was left out' in output
     assert not STATE.exists()
