@@ -24,7 +24,7 @@ from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become, controller_run, interpreter, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import controller_files, temporary_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal, result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
@@ -85,7 +85,7 @@ SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
 with contextlib.suppress(CatalogError, OSError, ValueError):
-    fingerprints.preload(controller_files.cache() / "fingerprints.json")
+    fingerprints.preload()
 # Catalog and modules stay until the end: no garbage collection, here or in a host's process, needs to visit them.
 gc.freeze()
 

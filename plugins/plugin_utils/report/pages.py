@@ -8,11 +8,9 @@ characters visible (also those that turn the direction of text), and the page's 
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import functools
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -135,17 +133,9 @@ def _environment() -> jinja2.Environment:
 
 
 def _compiled() -> jinja2.BytecodeCache | None:
-    """Return where compiled templates stay for later runs, which would compile them anew; None if it cannot be written.
-
-    It is readable by its user alone, since what is in it is run.
-    """
-    with contextlib.suppress(OSError):
-        folder = controller_files.cache() / "templates"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-        if found.st_uid == os.geteuid() and not found.st_mode & 0o022 and os.access(folder, os.W_OK):
-            return jinja2.FileSystemBytecodeCache(str(folder))
-    return None
+    """Return where compiled templates stay for later runs, which would compile them anew; None if nothing can."""
+    folder = controller_files.private("templates")
+    return jinja2.FileSystemBytecodeCache(str(folder)) if folder else None
 
 
 def _render(template: str, style: str = "", script: str = "", **values: Any) -> str:

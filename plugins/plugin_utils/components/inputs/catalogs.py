@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.memory import remembered
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
     CATALOG_FOLDER,
     read_catalog,
@@ -24,5 +25,6 @@ def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
 
 @functools.cache
 def _read_once(folder: Path) -> Catalog:
-    found = read_catalog(folder, CATALOG_FILES)
-    return with_own_locks(found) if folder == CATALOG_FOLDER else found
+    if folder != CATALOG_FOLDER:
+        return read_catalog(folder, CATALOG_FILES)
+    return remembered("catalog", lambda: with_own_locks(read_catalog(folder, CATALOG_FILES)))

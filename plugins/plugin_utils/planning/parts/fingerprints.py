@@ -11,15 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import controller_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.memory import remembered
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_counters, user_settings
@@ -51,7 +49,6 @@ _FILTER = r'"{}": ([a-z_]+)'  # in the table of a file of filters
 _PRINTING = ("plugins/plugin_utils/report/", "plugins/plugin_utils/base/escaping.py")  # on the controller
 _TRANSACTION_TASKS = "playbooks/tasks/install_packages_apt.yml"
 _TRANSACTION_VARIABLES = "playbooks/group_vars/all/transaction.yml"
-_FOLDERS = ("catalog", "meta", "playbooks/group_vars", "playbooks/tasks", "plugins", "roles")
 _CALLS = ("install",)  # of the roles, in playbooks/tasks
 _COMPONENT_CALLS = ("install_components",)  # a loop over the roles of components that no task of `_CALLS` names
 # Those of every role that includes this one, in loops over such roles.
@@ -128,45 +125,19 @@ def of_transaction(variables: Mapping[str, Any], project: Path = PROJECT) -> str
     return _hash([used, *(_content(project / name, project) for name in (_TRANSACTION_TASKS, _TRANSACTION_VARIABLES))])
 
 
-def preload(memory: Path | None = None, project: Path = PROJECT) -> None:
-    """Read all roles and the code that they run, which takes most of the time of a fingerprint.
-
-    memory: a file in which what was read stays for later runs; it counts as long as the project is the same, byte by
-    byte. Without it, or where it cannot be written, each run reads the project.
-    """
-    version = _version(project)
-    if memory and (known := _remembered(memory, version)):
-        _contents.update({(project / name, project): content for name, content in known.items()})
-        return
-    roles = (path for role in project.glob("roles/*") if role.is_dir() for path in _files(role))
-    paths = [path for path in roles if not lock_texts.is_lock(path.name)]
-    paths += [project / _TRANSACTION_TASKS, project / _TRANSACTION_VARIABLES]
-    found = {str(path.relative_to(project)): _content(path, project) for path in paths}
-    if memory:
-        with contextlib.suppress(OSError):
-            controller_files.replace(memory, json.dumps({"version": version, "contents": found}))
+def preload(project: Path = PROJECT) -> None:
+    """Read all roles and the code that they run, most of the work of a fingerprint, unless an earlier run did."""
+    contents = remembered("fingerprints", lambda: dict(_read(project)), project)
+    _contents.update({(project / name, project): content for name, content in contents.items()})
 
 
-def _version(project: Path) -> str:
-    """Return a hash of all files that a fingerprint may depend on, and of the Python that reads them."""
-    found = hashlib.sha256(sys.version.encode())
-    for top in _FOLDERS:
-        for folder, subfolders, names in os.walk(project / top):
-            subfolders[:] = sorted(set(subfolders) - {"__pycache__"})
-            for name in sorted(names):
-                with open(os.path.join(folder, name), "rb") as file:
-                    found.update(f"\0{os.path.relpath(folder, project)}/{name}\0".encode() + file.read())
-    return found.hexdigest()
-
-
-def _remembered(memory: Path, version: str) -> dict[str, str]:
-    """Return what a run with the same version has read; empty if there was none."""
-    try:
-        known = json.loads(memory.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    is_same = isinstance(known, dict) and known.get("version") == version
-    return dict(known["contents"]) if is_same else {}
+def _read(project: Path) -> Iterator[tuple[str, str]]:
+    """Yield the path of each file that fingerprints are made of, and a hash of what it does."""
+    yield from ((name, _content(project / name, project)) for name in (_TRANSACTION_TASKS, _TRANSACTION_VARIABLES))
+    for role in project.glob("roles/*/"):
+        for path in _files(role):
+            if not lock_texts.is_lock(path.name):
+                yield str(path.relative_to(project)), _content(path, project)
 
 
 def _calls(roles: Sequence[str], project: Path) -> list[Any]:

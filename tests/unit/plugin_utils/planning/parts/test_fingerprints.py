@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import memory
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import catalogs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
@@ -49,7 +50,8 @@ def computed(project: Path, values: Any = variables, **options: Any) -> dict[str
     fingerprints._contents.clear()
     running_code._module.cache_clear()
     catalogs._read_once.cache_clear()
-    fingerprints.preload(project.parent / "fingerprints.json", project)  # with what the project was before
+    memory._version.cache_clear()
+    fingerprints.preload(project)  # with what the project was before
     return fingerprints.of_parts(PLAN, MANAGED, ["tensorflow_env_damaged"], {}, values, project=project, **options)
 
 
@@ -60,38 +62,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("roles", "plugins", "playbooks", "catalog", "meta"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     return copy
-
-
-def test_what_a_run_with_the_same_project_read_is_not_read_again(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def preload() -> None:
-        fingerprints._contents.clear()
-        fingerprints.preload(tmp_path / "cache/fingerprints.json", project)
-
-    preload()
-    read = dict(fingerprints._contents)
-    monkeypatch.setattr(fingerprints, "_read_content", pytest.fail)
-    preload()
-    assert fingerprints._contents == read
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"version": "another", "contents": {}}', "\0"])
-def test_a_memory_that_says_nothing_of_the_project_is_replaced(
-    project: Path, before: dict[str, str], tmp_path: Path, content: str
-) -> None:
-    (memory := tmp_path / "fingerprints.json").write_text(content)
-    fingerprints._contents.clear()
-    fingerprints.preload(memory, project)
-    assert fingerprints.of_parts(PLAN, MANAGED, ["tensorflow_env_damaged"], {}, variables, project=project) == before
-    assert len(json.loads(memory.read_text())["contents"]) > 50
-
-
-def test_a_memory_that_cannot_be_written_is_done_without(project: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    fingerprints._contents.clear()
-    fingerprints.preload(tmp_path / "file/fingerprints.json", project)
-    assert fingerprints._contents
 
 
 @pytest.fixture(scope="module")
