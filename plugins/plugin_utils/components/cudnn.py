@@ -65,7 +65,9 @@ def _candidates(context: ResolveContext, facts: Facts) -> Sequence[Candidate]:
     if absent:
         return [absent]
     reduced = libraries.reduced(context, "cudnn").with_gpus(())
-    return [build for major in libraries.majors(context, facts) for build in _builds(reduced, major)]
+    builds = [build for major in libraries.majors(context, facts) for build in _builds(reduced, major)]
+    # The newest CUDA major may have no cuDNN yet, or an old one alone.
+    return sorted(builds, key=_newest, reverse=True)
 
 
 def known(context: ResolveContext) -> list[str]:

@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as h
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
@@ -29,6 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight i
 from syrupy.assertion import SnapshotAssertion
 
 from tests.doubles.lab import pci
+from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.module_utils.host_files import link, put
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
@@ -83,8 +85,8 @@ class Host:
         names = probe_options(load_catalog())
         return {key: tuple(value) if isinstance(value, list) else value for key, value in names.items()}
 
-    def plan(self, **request: str) -> Plan:
-        return plan_for_probe(self.probe(), {"pytorch": "none", "tensorflow": "none", **request})
+    def plan(self, catalog: Catalog | None = None, **request: str) -> Plan:
+        return plan_for_probe(self.probe(), {"pytorch": "none", "tensorflow": "none", **request}, catalog)
 
 
 def fabric(plan: Plan) -> dict[str, Any]:
@@ -357,8 +359,9 @@ def test_a_version_on_a_host_without_switches_is_refused(tmp_path: Path) -> None
 
 
 def test_messages(host: Host, tmp_path: Path, snapshot: object) -> None:
-    refused = host.plan(driver="580", driver_source="distro", driver_profile="full")
-    plain = Host(tmp_path / "plain", switches=0).plan(fabric=OLD)
-    reasons = [reason.because for reason in host.plan().reasons if reason.component == "fabric"]
+    frozen = frozen_catalog()
+    refused = host.plan(frozen, driver="580", driver_source="distro", driver_profile="full")
+    plain = Host(tmp_path / "plain", switches=0).plan(frozen, fabric=OLD)
+    reasons = [reason.because for reason in host.plan(frozen).reasons if reason.component == "fabric"]
     problems = [(problem.message, problem.remedy) for made in (refused, plain) for problem in made.problems]
     assert (problems, reasons) == snapshot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -191,6 +192,14 @@ def test_what_limits_a_library_limits_it_beside_the_same_toolkit(seed):
             assert found == expected, (name, distro, gpus, request)
             checked += len(expected)
     assert checked
+
+
+def test_a_toolkit_without_a_cudnn_yet_hides_no_limit():
+    """Of cuDNN 8, whose builds are listed by CUDA release, there are builds, which are older than the chosen one."""
+    first, *others = CATALOG.cuda.toolkits
+    made_up = dataclasses.replace(first, version="99.9", releases=first.releases[:1])
+    catalog = dataclasses.replace(CATALOG, cuda=dataclasses.replace(CATALOG.cuda, toolkits=(made_up, first, *others)))
+    assert "cuda" in {x["by"] for x in limits(plan("ubuntu-24.04", "H100", catalog=catalog, cuda="12"))["cudnn"]}
 
 
 def test_limits_that_only_act_together_are_both_needed():

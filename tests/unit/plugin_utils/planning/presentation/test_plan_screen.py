@@ -25,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentatio
 )
 from syrupy.assertion import SnapshotAssertion
 
+from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.planning.planning_cases import PROBE, make_plan, make_probe
 from tests.unit.plugin_utils.planning.test_plan_diff import NCCL, OLD_DRIVER, OLD_LIBRARIES, WHOLE, packages
 
@@ -32,7 +33,7 @@ THEN = "ansible-playbook playbooks/gpu_host.yml -i inventories/lab"
 
 
 def planned(probe: dict[str, Any], request: Mapping[str, Any]) -> Plan:
-    return plan_for_probe(Probe.from_json(probe), request)
+    return plan_for_probe(Probe.from_json(probe), request, frozen_catalog())
 
 
 def view(plan: Plan, probe: Probe, **more: Any) -> HostView:
