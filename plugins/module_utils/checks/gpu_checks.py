@@ -49,6 +49,8 @@ _XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalo
 _VENDOR = "If it persists after a GPU reset (`nvidia-smi --gpu-reset`) and a reboot, contact the vendor."
 # From performance state P5 on, and without load, a GPU lowers the generation of its PCIe link to save power.
 _IDLE_STATE = 5
+# From this generation on, an idle GPU also leaves lanes unused (L0p, PCI Express Base Specification 6.0).
+_PARTIAL_GENERATION = 6
 # Groups of nvidia-smi's document with memory repairs, where "Yes" asks for a reset or for the vendor. Pages are retired
 # up to Turing, rows remapped since Ampere (NVIDIA's "GPU memory error management"); banks since branch 615, repairs of
 # channels and TPCs since Hopper.
@@ -234,7 +236,14 @@ def _pcie_width(gpu: Gpu) -> Reading:
     text = "x%d of x%d" % (current, maximum)
     if current < maximum and virtual:
         return Reading(SKIP, text + ", in a virtual machine")
+    if 0 < current < maximum and _leaves_lanes_unused(gpu):
+        return Reading(SKIP, text + ", idle")
     return _judged(0 < maximum <= current, text)
+
+
+def _leaves_lanes_unused(gpu: Gpu) -> bool:
+    generation = gpu.number(_LINK + "pcie_gen/current_link_gen")
+    return generation is not None and generation >= _PARTIAL_GENERATION and _idle(gpu)
 
 
 def _idle(gpu: Gpu) -> bool:
@@ -413,7 +422,7 @@ PER_GPU = (
             measures="PCIe lanes in use, and the lanes that GPU and slot support together",
             expected="each link is as wide as GPU and slot support",
             skipped="a GPU does not report its lanes, or they are fewer in a virtual machine, where they are the "
-            "host's matter",
+            "host's matter, or on an idle GPU from PCIe 6 on (`cuda.bandwidth` measures under load)",
             remedy="Half the lanes give half the transfer rate. Reseat the card and its riser; check the slot's lanes "
             "in the board's manual and the bifurcation setting in the firmware.",
             cause=HARDWARE,

@@ -49,6 +49,7 @@ _WARNING = "WARNING: infoROM is corrupted at gpu "
 # GT/s of a lane by generation (PCI Express Base Specification).
 _GIGATRANSFERS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 _GEN_3_X16 = 8.0 * 16
+_PARTIAL_GENERATION = 6
 
 Name = Tuple[str, str]  # the link's number, or empty, and the counter's name
 
@@ -117,14 +118,19 @@ def _add(values: Dict[Name, float], unreadable: List[str], name: str, text: str)
 def _pcie(element: ElementTree.Element) -> float:
     """Return GT/s of all lanes; of Gen 3 x16, the least that these GPUs have, where they are not printed.
 
-    The generation is the highest of GPU and slot together, since an idle GPU lowers the current one.
+    The generation is the highest of GPU and slot together, since an idle GPU lowers the current one. So are the lanes
+    from PCIe 6 on, where an idle GPU leaves some unused (L0p).
     """
     link = "pci/pci_gpu_link_info/"
     generation = re.match(r"^(\d+)$", (element.findtext(link + "pcie_gen/max_link_gen") or "").strip())
-    width = re.match(r"^(\d+)x$", (element.findtext(link + "link_widths/current_link_width") or "").strip())
-    if not generation or not width or not int(generation.group(1)) > 0:
+    if not generation or not int(generation.group(1)) > 0:
         return _GEN_3_X16
-    return _GIGATRANSFERS[min(int(generation.group(1)), len(_GIGATRANSFERS)) - 1] * int(width.group(1))
+    number = int(generation.group(1))
+    lanes = link + "link_widths/%s_link_width" % ("max" if number >= _PARTIAL_GENERATION else "current")
+    width = re.match(r"^(\d+)x$", (element.findtext(lanes) or "").strip())
+    if not width:
+        return _GEN_3_X16
+    return _GIGATRANSFERS[min(number, len(_GIGATRANSFERS)) - 1] * int(width.group(1))
 
 
 def of_links(lines: Iterable[str]) -> Links:

@@ -25,10 +25,17 @@ def check_links(context: Context, findings: Findings) -> None:
             )
 
 
+_PARTIAL_SPEED = 64.0  # GT/s of PCIe 6, from which on an idle link leaves lanes unused (L0p)
+
+
 def _link_limits(link: PcieLink, slot: PcieLink, is_loaded: bool) -> list[str]:
-    """Return what limits a link; its speed counts only without a loaded driver, which lowers it on an idle GPU."""
+    """Return what limits a link; its speed counts only without a loaded driver, which lowers it on an idle GPU.
+
+    So do its lanes from PCIe 6 on.
+    """
     limits = []
-    if link.width is not None and link.max_width is not None and link.width < link.max_width:
+    may_be_partial = is_loaded and (link.speed or 0.0) >= _PARTIAL_SPEED
+    if link.width is not None and link.max_width is not None and link.width < link.max_width and not may_be_partial:
         limits.append(f"x{link.width} of x{link.max_width}{_slot_limit(slot.max_width, link.max_width, 'x')}")
     if not is_loaded and link.speed is not None and link.max_speed is not None and link.speed < link.max_speed:
         limits.append(f"{link.speed:g} of {link.max_speed:g} GT/s{_slot_limit(slot.max_speed, link.max_speed, '')}")

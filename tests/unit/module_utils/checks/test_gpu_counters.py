@@ -166,6 +166,12 @@ def test_pcie_replays_are_judged_by_the_links_speed(grown: int, seconds: float, 
     assert of(gpu_counters.growth(before, after, seconds, ROWS)) == [(outcome, f"replay_counter +{grown}")]
 
 
+@pytest.mark.parametrize(("grown", "outcome"), [(62, "pass"), (63, "warn")])
+def test_an_idle_link_of_pcie_6_is_judged_by_the_lanes_that_it_has(grown: int, outcome: str) -> None:
+    change = ("<replay_counter>0", f"<replay_counter>{grown}")
+    assert growth(change, links=NO_NVLINK, machine="rubin") == [(outcome, f"replay_counter +{grown}")]
+
+
 RECOVERIES = "\t Link 0: Total link recovery events: "
 INACTIVE = "GPU 0: B\n\t NVML: Unable to retrieve NVLink information as all links are inActive\n"
 

@@ -30,6 +30,8 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
         pcie(link(8, slot={"max_width": 8, "max_speed": 16.0})),
         "pcie-link-below-ability",
     ),
+    "narrow, with a loaded driver": ({**pcie(link(8, 32.0)), **LOADED}, "pcie-link-below-ability"),
+    "narrow, PCIe 6": (pcie(link(8, 64.0)), "pcie-link-below-ability"),
     "slow": (pcie(link(speed=8.0)), "pcie-link-below-ability"),
     "IOMMU": (
         pcie(TRANSLATED, TRANSLATED, kernel_options=["intel_iommu=on"]),
@@ -47,6 +49,12 @@ def test_warnings(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion)
 SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
     "a slow link with a loaded driver": (
         {"pcie": {**PROBE["pcie"], "gpus": {"a": link(speed=2.5)}}, **LOADED},
+        None,
+        None,
+    ),
+    # A Rubin at rest, which nvidia-smi prints as 2x of 16x (tests/fixtures/nvidia-smi/published.yml).
+    "an idle link of PCIe 6 with a loaded driver": (
+        {**pcie(link(2, 64.0)), **LOADED},
         None,
         None,
     ),
