@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import signal
@@ -84,8 +85,11 @@ def enter_environment(parser: Parser, words: Sequence[str], needs: str) -> NoRet
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Run a program and exit with its status; where nobody reads its output (`| head`), end by SIGPIPE without a word.
 
-    The signal comes after the program has cleaned up, not in the middle of a write.
+    The signal comes after the program has cleaned up, not in the middle of a write. What the output's encoding lacks is
+    escaped, as Python does on standard error.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             status = main()

@@ -92,15 +92,22 @@ def _request(pairs: Sequence[str], mistakes: list[str]) -> Reading:
     return read
 
 
-def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> Plan:
-    """Return the plan for a command line; raises UsageError for values that cannot be used."""
+def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> tuple[Plan, Probe | None]:
+    """Return the plan for a command line, and the probe of the host, if it has one.
+
+    Raises UsageError for values that cannot be used.
+    """
     mistakes: list[str] = []
     request = _request(arguments.request, mistakes)
-    host = (_described_host if arguments.probe is None else _probed_host)(arguments, catalog, mistakes)
+    probe, host = None, None
+    if arguments.probe is None:
+        host = _described_host(arguments, catalog, mistakes)
+    else:
+        probe, host = _probed_host(arguments, mistakes)
     saved = _saved_versions(arguments.versions, mistakes)
     if mistakes or host is None:
         raise UsageError(mistakes)
-    return plan_for_reading(catalog, request, host, saved)
+    return plan_for_reading(catalog, request, host, saved), probe
 
 
 def _saved_versions(path: str | None, mistakes: list[str]) -> Saved | None:
@@ -112,9 +119,8 @@ def _saved_versions(path: str | None, mistakes: list[str]) -> Saved | None:
         return None
 
 
-def _save_versions(arguments: argparse.Namespace, plan: Plan, catalog: Catalog) -> None:
+def _save_versions(arguments: argparse.Namespace, plan: Plan, probe: Probe | None, catalog: Catalog) -> None:
     """Write the file of --save-versions for a plan without problems; raises UsageError where it cannot be written."""
-    probe = _probe(arguments.probe) if arguments.probe else None
     architecture = probe.architecture if probe else arguments.arch
     try:
         text = saved_versions.text(plan, architecture or ARCHITECTURE, probe, catalog)
@@ -131,20 +137,21 @@ def _probe(path: str) -> Probe:
     return Probe.from_json(found["probe"] if is_capture else found)
 
 
-def _probed_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: list[str]) -> Host | None:
-    """Return the host of a probe; None, and what is wrong with the options, if there is none."""
+def _probed_host(arguments: argparse.Namespace, mistakes: list[str]) -> tuple[Probe | None, Host | None]:
+    """Return a probe, which may come from a pipe, and its host; adds what is wrong with the options to the mistakes."""
     given = [f"--{name.replace('_', '-')}" for name in HOST_OPTIONS if getattr(arguments, name)]
     if given:
         mistakes.append(
             f"--probe describes the host completely; remove {', '.join(given)}, or leave --probe out to describe a host"
         )
     try:
-        return host_from_probe(_probe(arguments.probe))
+        probe = _probe(arguments.probe)
+        return probe, host_from_probe(probe)
     except OSError as error:
         mistakes.append(f"--probe {arguments.probe}: {error.strerror}; {_PROBE_EXPECTED}")
     except ValueError as error:  # not UTF-8, not JSON, or not a probe
         mistakes.append(f"--probe {arguments.probe}: {error}; {_PROBE_EXPECTED}")
-    return None
+    return None, None
 
 
 def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: list[str]) -> Host:
@@ -194,14 +201,13 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
 _RUN = "ansible-playbook playbooks/gpu_host.yml -i inventories/lab"
 
 
-def _screen(arguments: argparse.Namespace, plan: Plan, out: TextIO) -> str:
+def _screen(arguments: argparse.Namespace, plan: Plan, probe: Probe | None, out: TextIO) -> str:
     """Return the plan for people: of a probed host with the diff and the preflight that it would get."""
     is_terminal = out.isatty()
     columns = max(shutil.get_terminal_size((80, 24)).columns, 60) if is_terminal else 80
     style = Style(columns, is_terminal and "NO_COLOR" not in os.environ, arguments.why)
-    if not arguments.probe:
+    if probe is None:
         return plan_screen(plan, style=style, then=f"{_RUN}, with the host in inventories/lab/hosts.yml")
-    probe = _probe(arguments.probe)
     diff = plan_diff(plan, probe)
     findings = (checks.without_change if adoption.is_asked(plan.request) else checks.preflight)(
         plan, probe, diff, Options()
@@ -223,15 +229,15 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
         if arguments.matrix:
             print(matrix(catalog) if arguments.matrix == "full" else support(catalog), end="", file=out)
             return 0
-        plan = make_plan(arguments, catalog)
+        plan, probe = make_plan(arguments, catalog)
         if arguments.save_versions and plan.ok:
-            _save_versions(arguments, plan, catalog)
+            _save_versions(arguments, plan, probe, catalog)
     except UsageError as error:
         print(*(f"script/plan: {mistake}" for mistake in error.mistakes), sep="\n", file=err)
         return 2
     except CatalogError as error:
         print(f"script/plan: {error}", file=err)
         return 2
-    text = json.dumps(plan.to_json(), indent=2) if arguments.json else _screen(arguments, plan, out)
+    text = json.dumps(plan.to_json(), indent=2) if arguments.json else _screen(arguments, plan, probe, out)
     print(text, file=out)
     return 0 if plan.ok else 1

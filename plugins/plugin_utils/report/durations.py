@@ -6,6 +6,7 @@ import json
 import re
 import statistics
 from pathlib import Path
+from typing import Any
 
 FEWEST = 3  # runs that tell anything
 _NEWEST = 40  # reports that are read
@@ -21,13 +22,16 @@ def typical_minutes(folder: Path, changes: bool) -> int | None:
     seconds = []
     for path in sorted(folder.glob("2*/report.json"), reverse=True)[:_NEWEST]:
         try:
-            report = json.loads(path.read_text(encoding="utf-8"))
-            about, hosts = report.get("about") or {}, report["hosts"]
-        except (OSError, ValueError, KeyError):  # removed meanwhile, or not written by gpuhost
+            seconds += _of_kind(json.loads(path.read_text(encoding="utf-8")), changes)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # removed meanwhile, or not gpuhost's
             continue
-        command = f"{about.get('command', '')} "
-        is_whole = _MAIN_JOB.search(command) and "-tags " not in command
-        has_changed = any(host.get("changed") for host in hosts)
-        if is_whole and report["status"] == "verified" and has_changed == changes:
-            seconds.append(about["seconds"])
     return max(round(statistics.median(seconds) / 60), 1) if len(seconds) >= FEWEST else None
+
+
+def _of_kind(report: dict[str, Any], changes: bool) -> list[float]:
+    """Return how long the run of a report took, nothing if it is not of the kind."""
+    about = report.get("about") or {}
+    command = f"{about.get('command', '')} "
+    is_whole = _MAIN_JOB.search(command) and "-tags " not in command
+    has_changed = any(host.get("changed") for host in report["hosts"])
+    return [float(about["seconds"])] if is_whole and report["status"] == "verified" and has_changed == changes else []

@@ -55,6 +55,17 @@ command_line.run(main)
     assert (tmp_path / "cleaned").exists()
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_the_terminal_has_no_letters_for_is_escaped(encoding: str) -> None:
+    """What a user typed comes back in the output, as a distribution of digits of full width here."""
+    words = ["script/plan", "--distro", "ubuntu\uff12\uff14", "--gpu", "H200"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (1, b"")
+    shown = "ubuntu\uff12\uff14" if encoding == "utf-8" else "ubuntu\\uff12\\uff14"
+    assert done.stdout.decode(encoding).startswith(f"{shown}: 1 x ")
+
+
 @pytest.mark.parametrize(("returned", "status"), [("0", 0), ("None", 0), ("3", 3), ("sys.exit(2)", 2)])
 def test_the_status_is_the_programs(returned: str, status: int) -> None:
     program = f"command_line.run(lambda: {returned})"

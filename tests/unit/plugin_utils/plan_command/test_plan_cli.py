@@ -167,6 +167,17 @@ def test_the_answer_for_a_probe_is_the_hosts_own(probe_file, request_):
     assert (status, err) == (0 if own.ok else 1, "")
 
 
+def test_a_probe_may_come_from_a_pipe(probe_file, tmp_path):
+    """As from `ssh HOST cat probe.json`: it can be read once."""
+    file = tmp_path / "versions.yml"
+    words = [PROGRAM, "--probe", "/dev/stdin", "--request", "driver=none", "--save-versions", file]
+    done = subprocess.run(words, input=probe_file.read_text(), capture_output=True, text=True)
+    kept = subprocess.run([*words[:2], probe_file, *words[3:-2]], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == kept.stdout != ""
+    assert "distribution: debian-12" in file.read_text()
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -47,10 +47,24 @@ def test_others_do_not_count(tmp_path: Path, other: dict[str, Any]) -> None:
     assert durations.typical_minutes(reports(tmp_path / "without", {}, {}, other), changes=True) is None
 
 
+RUN = '{"about": {"command": "ansible-playbook gpu_host.yml"%s}, "hosts": [%s]%s}'
+OTHERS = (
+    '{"status": "verified", "hosts": []}',
+    "{",
+    "[]",
+    RUN % ("", '{"changed": true}', ""),
+    RUN % ("", '{"changed": true}', ', "status": "verified"'),
+    RUN % (', "seconds": "nine"', '{"changed": true}', ', "status": "verified"'),
+    RUN % ("", '"a"', ', "status": "verified"'),
+    '{"about": [1], "hosts": 3}',
+)
+
+
 def test_reports_that_say_nothing_are_left_out(tmp_path: Path) -> None:
-    """Of an earlier release, half-written, and no directory at all."""
+    """Of an earlier release, half-written, of another program in such a directory, and no directory at all."""
     folder = reports(tmp_path, {}, {}, {})
-    for name, text in (("20261101-101010-a", '{"status": "verified", "hosts": []}'), ("20261102-101010-b", "{")):
+    for number, text in enumerate(OTHERS):
+        name = f"20261101-101010-{number}"
         (folder / name).mkdir()
         (folder / name / "report.json").write_text(text)
     assert durations.typical_minutes(folder, changes=True) == 10
