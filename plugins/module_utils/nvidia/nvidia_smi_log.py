@@ -220,18 +220,25 @@ def nvlinks(path: str, run: Run, notices: Iterable[str] = ()) -> dict[int, Links
 
 
 def parse_nvlinks(output: str, notices: Iterable[str] = ()) -> dict[int, Links]:
-    """Parse the output of `nvidia-smi nvlink --status`. Raise ValueError for a line that belongs to no GPU."""
+    """Parse the output of `nvidia-smi nvlink --status`, after the lines that a wrapper prints before the first GPU.
+
+    Raise ValueError for a link that belongs to no GPU, or if there are lines, and none of a GPU.
+    """
     found: dict[int, Links] = {}
-    index = None
+    index, first = None, ""
     for line in nvidia_smi.lines(output, notices):
         gpu, link = _GPU_LINE.match(line), _LINK_LINE.match(line)
         if gpu:
             index = int(gpu.group(1))
             found[index] = Links("unknown", {}, "nothing")
-        elif index is None:
+        elif index is not None:
+            found[index] = _add(found[index], line, link)
+        elif link:
             raise ValueError("nvidia-smi nvlink -s printed %r" % line)
         else:
-            found[index] = _add(found[index], line, link)
+            first = first or line
+    if first and not found:
+        raise ValueError("nvidia-smi nvlink -s printed %r" % first)
     return found
 
 

@@ -577,6 +577,15 @@ def banner(host: Host) -> None:
 
 
 @fault(
+    "A wrapper of nvidia-smi prints another line before each answer", "driver.nvidia_smi", outcome=model.WARN,
+    follows={"gpu.answers": model.WARN, **unknown("idle.gpus")},
+    why="The line around its document is not the one around the rows, and one among processes may stand for one",
+)  # fmt: skip
+def banner_that_differs(host: Host) -> None:
+    host.wrap(at.NVIDIA_SMI, 'echo "Logged: nvidia-smi $*"\nexec "$REAL" "$@"\n')
+
+
+@fault(
     "nvidia-smi prints something else in place of a GPU's row",
     "driver.gpu_count",
     follows=unknown("driver.nvidia_smi", "driver.module_matches_user_space", "driver.security_floor", "gpu.nvlink",

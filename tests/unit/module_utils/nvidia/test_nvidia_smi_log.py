@@ -192,6 +192,14 @@ def test_each_gpu_has_its_own_lines() -> None:
     assert (found[1].line, found[3].speeds) == ("Link 0: sleeping soundly", {0: 26.562})
 
 
+def test_lines_before_the_first_gpu_are_those_of_a_wrapper() -> None:
+    found = nvidia_smi_log.parse_nvlinks("nvidia-smi started at 10:15:01\n" + V100_LINES)
+    assert [links.state for links in found.values()] == ["links"]
+    for lines in ("nvidia-smi started at 10:15:01\n", "<html>\n\t Link 0: 25.781 GB/s\n" + V100_LINES):
+        with pytest.raises(ValueError, match="nvlink -s printed"):
+            nvidia_smi_log.parse_nvlinks(lines)
+
+
 @pytest.mark.parametrize("word", ["ERR!", "<ERR!>", "Unknown Error", "0x1A GB/s", "1.2.3 GB/s"])
 def test_link_is_active_or_inactive(word: str) -> None:
     found = nvidia_smi_log.parse_nvlinks(HEAD % (0, "NVIDIA H100", 0) + f"\t Link 0: {word}\n")
