@@ -45,6 +45,8 @@ _SENTENCES = (
     "unable to retrieve nvlink information: not supported",
 )
 NOT_COMPARABLE = ", cleared or not printed before"
+# A user's name of a program may have the end of an element in it.
+_NAME = re.compile(r"<process_name>.*?</process_name>(?=\s*(?:<used_memory>|</process_info>))", re.DOTALL)
 _WARNING = "WARNING: infoROM is corrupted at gpu "
 # GT/s of a lane by generation (PCI Express Base Specification).
 _GIGATRANSFERS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
@@ -291,7 +293,7 @@ def read(run: Run) -> Tuple[Dict[str, Counters], str]:
             {},
             "nvidia-smi -q -x ended with %d" % code if code not in _ANSWERS else "nvidia-smi -q -x printed no XML",
         )
-    document = re.sub(r"<process_name>.*?</process_name>", "", output[start:end], flags=re.DOTALL) + "</nvidia_smi_log>"
+    document = _NAME.sub("", output[start:end]) + "</nvidia_smi_log>"
     try:
         elements = ElementTree.fromstring(document).findall("gpu")
     except ElementTree.ParseError as error:

@@ -42,8 +42,9 @@ ERRORS = (
     "Uninitialized",
 )
 _END = "</nvidia_smi_log>"
-# Names of users' programs, which nvidia-smi does not always write as XML has them; nothing reads them here.
-_NAME = re.compile(r"<process_name>.*?</process_name>", re.DOTALL)
+# Names of users' programs, which nvidia-smi does not always write as XML has them; nothing reads them here. A name may
+# contain the end of an element: what follows a whole name is the next element, or the end of the process.
+_NAME = re.compile(r"<process_name>.*?</process_name>(?=\s*(?:<used_memory>|</process_info>))", re.DOTALL)
 _PROCESSES = ("processes", "accounted_processes")  # their leaves are names of users' programs
 _GPU_LINE = re.compile(r"^GPU (\d+): (.*?)(?: \(UUID: .*\))?$")
 _LINK_LINE = re.compile(r"^\s*Link (\d+): (?:(\d+(?:\.\d+)?) GB/s|<?inactive>?)\s*$", re.IGNORECASE)
@@ -168,7 +169,7 @@ def read(path: str, run: Run) -> Log:
     output = answer.output
     # A lost GPU is reported in a line before the document, and by the exit code; warnings stand behind it.
     before, start, rest = output.partition("<?xml")
-    document, end, after = rest.partition(_END)
+    document, end, after = rest.rpartition(_END) if _END in rest else (rest, "", "")
     problem = None
     if answer.exit_code not in nvidia_smi.ANSWERS:
         shown = command.Answer(answer.exit_code, before.encode(), answer.stderr)

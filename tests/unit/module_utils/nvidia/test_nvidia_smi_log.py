@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_counters
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 from syrupy.assertion import SnapshotAssertion
 
@@ -114,6 +115,20 @@ def program(tmp_path: Path, script: str) -> str:
     path.write_text("#!/bin/sh\n" + script)
     path.chmod(0o755)
     return str(path)
+
+
+@pytest.mark.parametrize("name", ["a & <b> \x01", "a </process_name> b", "a </nvidia_smi_log> b", "<?xml </gpu>"])
+def test_what_a_user_calls_a_program_hides_no_gpu(tmp_path: Path, name: str) -> None:
+    """nvidia-smi does not always write names as XML has them."""
+    info = f"<process_info><pid>7</pid><process_name>{name}</process_name>%s</process_info>\n"
+    processes = f"<processes>\n{info % '<used_memory>1 MiB</used_memory>'}{info % ''}</processes>"
+    document = published.document("h100").replace("<processes></processes>", processes)
+    assert name in document
+    (tmp_path / "document").write_text(document)
+    (found,) = read(tmp_path, f"cat {tmp_path}/document").gpus
+    assert (found.bus_id, found.raw("fabric/state")) == ("00000000:53:00.0", "Completed")
+    counted, problem = gpu_counters.read(lambda words: (0, document if words[0] == "-q" else ""))
+    assert (list(counted), problem) == (["0000:53:00.0"], "")
 
 
 @pytest.mark.parametrize(
