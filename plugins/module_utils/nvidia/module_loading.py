@@ -27,7 +27,8 @@ LOCKDOWN = "/sys/kernel/security/lockdown"  # such as "none [integrity] confiden
 CONFIGURATION = "/boot/config-%s"
 _KEY = "kernel/modules_disabled"
 _OPTION = re.compile(r"(?:^|\s)(sysctl[./]kernel[./]modules_disabled=(?!0(?:\s|$))\S+)")
-_ENFORCING = re.compile(r"(?:^|\s)(module\.sig_enforce(?:=[1yYtT]\w*|=[oO][nN])?)(?=\s|$)")  # kstrtobool
+# kstrtobool; the kernel takes a hyphen in a name for an underscore, and quotes around an option (kernel/params.c).
+_ENFORCING = re.compile(r"(?:^|[\s\"])(module\.sig[-_]enforce(?:=[1yYtT]\w*|=[oO][nN])?)(?=[\s\"]|$)")
 _LOCKING = re.compile(r"(?:^|\s)(lockdown=(?:integrity|confidentiality))(?=\s|$)")
 _LOCKED = re.compile(r"\[(integrity|confidentiality)\]")
 _ENFORCED = re.compile(r"^CONFIG_MODULE_SIG_FORCE=y$", re.MULTILINE)

@@ -107,6 +107,12 @@ FORCED = "CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_FORCE=y\n"
             ["module.sig_enforce"],
             id="option without value",
         ),
+        # The kernel's own rules for options (kernel/params.c).
+        pytest.param(
+            {SIGNATURES: "Y\n", "/proc/cmdline": 'ro "module.sig-enforce=1" quiet'},
+            ["module.sig-enforce=1"],
+            id="option with a hyphen, in quotes",
+        ),
         # Container-Optimized OS (GoogleCloudPlatform/cos-gpu-installer, issue 63) is built so.
         pytest.param({SIGNATURES: "Y\n", CONFIG: FORCED}, [f"CONFIG_MODULE_SIG_FORCE=y in {CONFIG}"], id="built so"),
         pytest.param({SIGNATURES: "Y\n", CONFIG: NOT_FORCED}, [SIGNATURES], id="since the boot"),
