@@ -169,6 +169,11 @@ def _of_another_kind(catalog: Catalog, text: str) -> str:
         if len(others) < len(text.split()):
             rest = " ".join(others)
             return f"is {gpus}{shlex.quote(rest) if _is_known(catalog, rest) else example}"
+    wanted = _words(text).removeprefix("grid ")
+    for vgpu in catalog.vgpus.values():
+        if _words(vgpu.name).removeprefix("grid ") == wanted:
+            card = shlex.quote(catalog.products[vgpu.device].name)
+            return f"is a vGPU, whose driver only licensees get from NVIDIA; expected a whole GPU, such as --gpu {card}"
     return ""
 
 
