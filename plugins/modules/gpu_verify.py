@@ -93,8 +93,8 @@ options:
     elements: dict
   xid_errors:
     description:
-      - What is done about the Xid messages of the driver. C(numbers) has C(outcome) and C(meaning) by number, C(nvlink)
-        the rows of C(catalog/xid_nvlink.csv). A number without an entry is a warning.
+      - What is done about the Xid messages of the driver. C(numbers) has C(outcome), C(blame) and C(meaning) by
+        number, C(nvlink) the rows of C(catalog/xid_nvlink.csv). A number without an entry is a warning.
       - By default the action plugin adds those of C(catalog/xids.csv).
     type: dict
   waivers:

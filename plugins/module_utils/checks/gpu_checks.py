@@ -532,7 +532,8 @@ XID_ERRORS = CheckSpec(
     "gpu.xid_errors",
     measures="messages of the driver (Xid, SXid and others) in the kernel log since it was loaded or the GPU was reset",
     expected="none that asks for a reset or a reboot, and none that the catalog does not know (a warning), nor that a "
-    "GPU or its firmware did not start (a warning); other messages of the driver are shown",
+    "GPU or its firmware did not start (a warning); other messages of the driver are shown. Where each is of the "
+    "board's memory or power, it is a failure of the hardware",
     skipped="the kernel log is not this host's (container), or the driver is simulated",
     remedy="See `journalctl -k -b -g 'NVRM|nvswitch'`. Drain the host and reset the GPU (`nvidia-smi --gpu-reset`) or "
     "reboot; if it happens again, check power, seating and cooling, and contact the vendor. That a GPU was reset is "
@@ -789,7 +790,8 @@ def _xid_errors(context: Context, gpus: list[Gpu]) -> Check:
         return dataclasses.replace(XID_ERRORS.warn("; ".join(numbered + others), " ".join(remedies)), data=data)
     finding = "; ".join(sorted({str(event) for event in by_outcome[FAIL]}))
     found = "; ".join([_listed_events(by_outcome[FAIL] or events), *others])
-    return XID_ERRORS.compare(not by_outcome[FAIL], found, finding=finding, data=data)
+    cause = HARDWARE if all(event.of_hardware for event in by_outcome[FAIL]) else None
+    return XID_ERRORS.compare(not by_outcome[FAIL], found, cause=cause, finding=finding, data=data)
 
 
 def _listed_lines(messages: Sequence[str]) -> str:

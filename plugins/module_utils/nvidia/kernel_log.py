@@ -82,7 +82,8 @@ _NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 class Event:
     """One message: `kind` is Xid for a GPU, SXid for an NVSwitch; `address` is its PCI address.
 
-    outcome: FAIL, WARN or PASS; asks_reset: whether the driver asks for a reset or a reboot with it
+    outcome: FAIL, WARN or PASS; asks_reset: whether the driver asks for a reset or a reboot with it; of_hardware:
+    whether no driver can have caused it
     """
 
     kind: str
@@ -91,6 +92,7 @@ class Event:
     outcome: str
     meaning: str
     asks_reset: bool = False
+    of_hardware: bool = False
 
     @property
     def device(self) -> str:
@@ -139,7 +141,8 @@ def _event(address: str, number: int, message: str, xids: Mapping[str, Any]) -> 
     outcome = _decoded(number, message, xids.get("nvlink") or ()) if row["outcome"] == DECODE else row["outcome"]
     change = _RECOVERY.match(message) if number == RECOVERY_CHANGED else None
     asks_reset = bool(change and _OF_A_RESET.search(change.group(2)))
-    return Event("Xid", address, number, outcome, row["meaning"], asks_reset=asks_reset)
+    of_hardware = row.get("blame") == "hardware"
+    return Event("Xid", address, number, outcome, row["meaning"], asks_reset=asks_reset, of_hardware=of_hardware)
 
 
 def _decoded(number: int, message: str, rules: Iterable[Mapping[str, Any]]) -> str:

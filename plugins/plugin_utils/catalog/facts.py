@@ -101,7 +101,9 @@ def user_settings(catalog: Catalog) -> list[dict[str, str]]:
 def xid_errors(catalog: Catalog) -> dict[str, Any]:
     """Return what module_utils/nvidia/kernel_log.py needs: `numbers`, by number, and the rows of `nvlink`."""
     return {
-        "numbers": {row.number: {"outcome": row.outcome, "meaning": row.meaning} for row in catalog.xids},
+        "numbers": {
+            row.number: {"outcome": row.outcome, "blame": row.blame, "meaning": row.meaning} for row in catalog.xids
+        },
         "nvlink": [dataclasses.asdict(row) for row in catalog.xid_nvlink],
     }
 

@@ -263,6 +263,8 @@ def _read_xids(path: Path, kind: type, problems: list[str]) -> tuple[Any, ...]:
             problems.append(f"{where}.number: expected a number")
         if row.outcome not in choices:
             problems.append(f"{where}.outcome: expected one of {', '.join(choices)}, found {row.outcome!r}")
+        if kind is Xid and row.blame not in (("", "hardware") if row.outcome == "fail" else ("",)):
+            problems.append(f"{where}.blame: expected hardware or nothing, with the outcome fail; found {row.blame!r}")
         if not row.source:
             problems.append(f"{where}.source: empty; every entry names its source")
     return tuple(found)

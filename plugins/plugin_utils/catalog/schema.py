@@ -148,12 +148,15 @@ class Xid:
     """A number of the driver's Xid messages: one row of xids.csv.
 
     outcome: what gpu.xid_errors does about a message: fail, warn, pass (it is shown), or decode (see XidNvlink).
+    blame: `hardware` where no driver can cause it, an uncorrectable error of the memory (NVIDIA's "GPU memory error
+    management") or missing power; empty for a failure of the stack.
     nvidia: the immediate action that NVIDIA's catalogue asks for, which is no severity: CONTACT_SUPPORT also marks
     unused numbers, WORKFLOW_* describes several cases; `none` where it asks for nothing.
     """
 
     number: str
     outcome: str
+    blame: str
     meaning: str
     nvidia: str
     source: str

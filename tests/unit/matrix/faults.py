@@ -623,7 +623,7 @@ def fan_error(host: Host) -> None:
     host.filter(at.NVIDIA_SMI, "s|<fan_speed>.*</fan_speed>|<fan_speed>ERR!</fan_speed>|", "-q*")
 
 
-@fault("Xid 48: an uncorrectable ECC error", "gpu.xid_errors")
+@fault("Xid 48: an uncorrectable ECC error", "gpu.xid_errors", cause=model.HARDWARE)
 def xid_memory(host: Host) -> None:
     log(host, "NVRM: Xid (PCI:0000:1a:00): 48, pid=77, name=python3, An uncorrectable double bit error (DBE)")
 
@@ -638,9 +638,15 @@ def xid_gsp(host: Host) -> None:
     log(host, "NVRM: Xid (PCI:0000:1a:00): 119, pid=88, name=nvidia-smi, Timeout after 6s of waiting for RPC response")
 
 
-@fault("Xid 95 of a MIG instance: an uncontained memory error", "gpu.xid_errors")
+@fault("Xid 95 of a MIG instance: an uncontained memory error", "gpu.xid_errors", cause=model.HARDWARE)
 def xid_of_an_instance(host: Host) -> None:
     log(host, "NVRM: Xid (PCI:0000:1a:00 GPU-I:05 GPU-CI:00): 95, pid=7062, Uncontained: LTC TAG (0x2,0x0). RST: Yes")
+
+
+@fault("Xid 48 beside Xid 119: an uncorrectable ECC error, and the GPU's own processor", "gpu.xid_errors")
+def xid_memory_and_gsp(host: Host) -> None:
+    xid_memory(host)
+    xid_gsp(host)
 
 
 @fault("Xid 155: a link was taken down by software", "gpu.xid_errors")
