@@ -27,9 +27,9 @@ PROXMOX = "/etc/pve"  # where Proxmox VE mounts the configuration of its cluster
 
 def read(root: str) -> ForeignDriver | None:
     """Return why this host is to have no driver of its own, None if it is."""
-    kernel = (files.read_text(root, KERNEL) or "").strip()
-    if "microsoft" in kernel.lower():
-        return ForeignDriver("wsl", "kernel %s" % kernel)
+    found = of_kernel((files.read_text(root, KERNEL) or "").strip())
+    if found:
+        return found
     if os.path.lexists(files.under(root, WSL_LIBRARY)):  # a kernel that the user has built
         return ForeignDriver("wsl", WSL_LIBRARY)
     if "usr" in files.names(root, CONTAINER_ROOT):
@@ -38,6 +38,11 @@ def read(root: str) -> ForeignDriver | None:
     if sign:
         return ForeignDriver("vgpu-host", sign)
     return ForeignDriver("proxmox", PROXMOX) if files.names(root, PROXMOX) else None
+
+
+def of_kernel(release: str) -> ForeignDriver | None:
+    """Return what the release of a kernel says of its host: that it is Windows Subsystem for Linux."""
+    return ForeignDriver("wsl", "kernel %s" % release) if "microsoft" in release.lower() else None
 
 
 def _sign_of_vgpus(root: str) -> str | None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import foreign_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption
@@ -194,6 +195,7 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
         next_kernel=arguments.next_kernel,
         secure_boot={"on": "enabled", "off": "disabled"}.get(arguments.secure_boot, "unknown"),
         loaded_driver=loaded,
+        foreign_driver=foreign_driver.of_kernel(arguments.kernel or ""),
         described=True,
     )
 

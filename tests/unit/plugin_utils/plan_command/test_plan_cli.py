@@ -84,6 +84,8 @@ def test_no_headers_are_planned_of_a_python_that_the_archive_does_not_have(monke
         (["--distro", "debian-13", "--gpu", "10de:2204", "--kernel", "6.14.11-2-pve"], 1),
         (["--distro", "debian-13", "--gpu", "10de:2204", "--next-kernel", "6.14.11-2-pve"], 1),
         (["--distro", "ubuntu-24.04", "--gpu", "10de:2b85", "--kernel", "6.17.11-061711-generic"], 0),
+        (["--distro", "ubuntu-24.04", "--gpu", "10de:2684", "--kernel", "5.15.167.4-microsoft-standard-WSL2"], 1),
+        (["--distro", "ubuntu-24.04", "--gpu", "10de:2684", "--kernel", "6.8.0-1030-azure"], 0),
         (["--gpu", "T4"], 2),
         (["--distro", "debian-12", "--gpu", "Voodoo 2"], 2),
         (["--distro", "debian-12", "--gpu", "cc:4.2"], 2),
@@ -101,6 +103,14 @@ def test_no_headers_are_planned_of_a_python_that_the_archive_does_not_have(monke
 def test_exit_status(arguments, status, capsys):
     assert run(*arguments)[0] == status
     capsys.readouterr()
+
+
+def test_a_described_kernel_of_wsl_is_refused_as_a_probed_one():
+    """github.com/microsoft/WSL2-Linux-Kernel names them so."""
+    host = ("--distro", "ubuntu-24.04", "--gpu", "RTX 4090", "--kernel", "6.6.87.2-microsoft-standard-WSL2")
+    (problem,) = json.loads(run(*host, "--json")[1])["problems"]
+    assert problem["code"] == "wsl"
+    assert "kernel 6.6.87.2-microsoft-standard-WSL2" in problem["message"]
 
 
 def test_problems_are_printed_with_remedies():
