@@ -163,7 +163,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
         modules_of_others=attempt("kernel modules of others", lambda: kernels.of_others(root)) or (),
         foreign_driver=attempt("driver of others", lambda: foreign_driver.read(root)),
         gpu_processes=attempt("GPU processes", lambda: gpu_processes.read(root, driver.nvidia_smi, run)),
-        packages=attempt("packages", lambda: _packages(root, options)),
+        packages=attempt("packages", lambda: _packages(root, options, driver)),
         foreign_holds=attempt("packages on hold", lambda: _foreign_holds(root, journal)) or {},
         package_manager=attempt("package manager", lambda: apt_state.read(root, journal)),
         transaction=attempt("package transaction", lambda: transaction_lock.read(root, options.state_directory)),
@@ -257,8 +257,10 @@ def _signatures_enforced(root: str, kernel: Kernel) -> SignaturesEnforced | None
     return module_loading.signatures_enforced(root, running, [kernel.next_boot] if kernel.next_boot else [])
 
 
-def _packages(root: str, options: Options) -> dict[str, ProbedPackage]:
-    found = database(root).read(list(options.package_patterns))
+def _packages(root: str, options: Options, driver: Driver) -> dict[str, ProbedPackage]:
+    """Return the packages with names of the catalog's patterns, and those with the driver, whatever their names."""
+    owners = driver.installed.packages if driver.installed else ()
+    found = database(root).read([*options.package_patterns, *owners])
     return {name: ProbedPackage(row.version, row.status, row.held, row.depends) for name, row in found.items()}
 
 

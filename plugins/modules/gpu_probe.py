@@ -216,7 +216,8 @@ probe:
       description:
         - The C(loaded) module, C(nouveau_loaded), and C(nvidia_smi) with its exit code, message,
           GPUs, and the PCI addresses of those in MIG mode (C(mig)).
-        - C(installed) has the C(version) of the driver's libcuda and the C(package) that has it; both are null without
+        - C(installed) has the C(version) of the driver's libcuda, the C(package) that has it, and in C(modules) the one
+          with the source that DKMS builds it from, empty for none, and null if DKMS does not; all are null without
           a driver, C(package) after NVIDIA's C(.run) installer.
         - C(dkms_leftovers) has each C(module) of DKMS, V(NAME/VERSION), that no package has any more and that lacks its
           source or is a version of the driver.

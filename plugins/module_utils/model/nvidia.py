@@ -79,10 +79,19 @@ class CheckedGpu:
 
 @dataclasses.dataclass(frozen=True)
 class InstalledDriver:
-    """The driver whose libcuda is on the host; version: None without one, package: None where no package has it."""
+    """The driver whose libcuda is on the host; version: None without one, package: None where no package has it.
+
+    modules: the package with the source that DKMS builds its modules from, "" where none has it, None without one.
+    """
 
     version: str | None = None
     package: str | None = None
+    modules: str | None = None
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages with its libcuda and its modules, each once."""
+        return tuple(dict.fromkeys(name for name in (self.package, self.modules) if name))
 
 
 @dataclasses.dataclass(frozen=True)

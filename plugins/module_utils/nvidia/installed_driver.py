@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
+from typing import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import DkmsLeftover, InstalledDriver
@@ -27,14 +29,16 @@ _BUILDS_DRIVER = re.compile(
 
 
 def read(root: str) -> InstalledDriver | None:
-    """Return version and package of the driver's libcuda; both are None without a driver.
+    """Return version and package of the driver's libcuda, and that of its modules; all are None without a driver.
 
     The one that programs load, or if that is not there, the newest in the packages' file lists. Return None where there
     is neither such a file nor a list.
     """
     found = _loaded_by_programs(root) or _listed(root)
-    if found or not database(root).has_file_lists():
-        return found
+    if found:
+        return replace(found, modules=_modules(root, found.version or ""))
+    if not database(root).has_file_lists():
+        return None
     return InstalledDriver()
 
 
@@ -60,6 +64,14 @@ def _listed(root: str) -> InstalledDriver | None:
     return InstalledDriver(version, package)
 
 
+def _modules(root: str, version: str) -> str | None:
+    """Return the package with the source of the driver that DKMS has in a version, "" if none has it, else None."""
+    for module in _trees(root):
+        if module.endswith("/" + version) and builds_driver(root, module):
+            return dkms.owner(database(root), root, module) or ""
+    return None
+
+
 def builds_driver(root: str, module: str) -> bool:
     """Return whether a module of DKMS, NAME/VERSION, is a driver's, by its dkms.conf."""
     return bool(_BUILDS_DRIVER.search(dkms.settings(root, module) or ""))
@@ -71,13 +83,19 @@ def dkms_leftovers(root: str) -> tuple[DkmsLeftover, ...]:
     Without a package and a source, whosever it was: dkms 2.8 to 3.0 end at it, and build nothing for a new kernel.
     Without a package alone, a version of NVIDIA's driver: DKMS builds it, too.
     """
-    trees = ["%s/%s" % (name, version) for name in files.names(root, dkms.TREE) for version in _versions(root, name)]
     found = []
-    for module in trees:
+    for module in _trees(root):
         conf = dkms.settings(root, module)
         if (conf is None or _BUILDS_DRIVER.search(conf)) and dkms.owner(database(root), root, module) is None:
             found.append(DkmsLeftover(module, has_source=conf is not None))
     return tuple(found)
+
+
+def _trees(root: str) -> Iterator[str]:
+    """Yield the modules of DKMS."""
+    for name in files.names(root, dkms.TREE):
+        for version in _versions(root, name):
+            yield "%s/%s" % (name, version)
 
 
 def _versions(root: str, name: str) -> list[str]:

@@ -63,7 +63,7 @@ def packaged(context: ResolveContext) -> PackagedDriver | None:
         version=driver.version,
         kernel_modules="open" if any("open" in name.split("-") for name in built or prebuilt) else "proprietary",
         source="nvidia" if is_offered or driver.packaged.rpartition("-")[2] in revisions else "distro",
-        module_source="dkms" if built else "prebuilt",
+        module_source="dkms" if built or (driver.is_built and not prebuilt) else "prebuilt",
         profile="full" if graphics(context) else "compute",
         package=driver.package,
     )

@@ -38,7 +38,7 @@ def held_packages(catalog: Catalog, host: Host, held: Mapping[str, str]) -> dict
     return {
         name: found
         for name, found in held.items()
-        if _is_nvidias(catalog, name)
+        if (name in found_driver.owners or _is_nvidias(catalog, name))
         and (versions.upstream(found) == version or _branch(catalog, name) == version.split(".")[0])
     }
 

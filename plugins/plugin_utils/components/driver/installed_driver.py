@@ -19,11 +19,16 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import P
 
 @dataclasses.dataclass(frozen=True)
 class Installed:
-    """A driver. packaged, package: version and name of what has its libcuda, None where no package has it."""
+    """A driver. packaged, package: version and name of what has its libcuda, None where no package has it.
+
+    owners: the packages with its libcuda and its modules; is_built: DKMS builds its modules.
+    """
 
     version: str
     packaged: str | None
     package: str = ""
+    owners: tuple[str, ...] = ()
+    is_built: bool = False
 
 
 def on_probe(catalog: Catalog, probe: Probe) -> Installed | None:
@@ -51,4 +56,6 @@ def _driver(catalog: Catalog, present: Mapping[str, str], read: InstalledDriver 
     if read is None:  # a probe of an earlier version
         return named(catalog, present)
     package = read.package or ""
-    return Installed(read.version, present.get(package), package) if read.version else None
+    if not read.version:
+        return None
+    return Installed(read.version, present.get(package), package, read.packages, read.modules is not None)

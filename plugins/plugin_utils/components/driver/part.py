@@ -35,7 +35,8 @@ class Driver(PackagedPart[DriverComponent]):
         if planned is None:
             return Removal()
         present, installed = native(probe), _packaged(probe, catalog)
-        return of_driver(planned, present, installed, probe.package_sizes, catalog)
+        version, owners = (installed.version, installed.owners) if installed else (None, ())
+        return of_driver(planned, present, version, owners, probe.package_sizes, catalog)
 
     def unplanned(self, row: ComponentChange, plan: Plan) -> ComponentChange:
         """Return the row of a driver that stays, with the package that has it."""
@@ -71,9 +72,9 @@ class Driver(PackagedPart[DriverComponent]):
             yield (f"the driver changes from {change.installed} to {change.after}: all programs must leave the GPUs")
 
 
-def _packaged(probe: Probe, catalog: Catalog) -> str | None:
-    """Return the version of the driver whose packages are there; what is left of one is replaced like one."""
+def _packaged(probe: Probe, catalog: Catalog) -> installed_driver.Installed | None:
+    """Return the driver whose packages are there; what is left of one is replaced like one."""
     driver = installed_driver.on_probe(catalog, probe)
     if driver is None or driver.packaged is None:
         driver = installed_driver.named(catalog, {name: package.version for name, package in native(probe).items()})
-    return driver.version if driver else None
+    return driver

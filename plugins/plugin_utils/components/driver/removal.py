@@ -20,18 +20,21 @@ def of_driver(
     planned: DriverComponent,
     present: Packages,
     installed: str | None,
+    owners: tuple[str, ...],
     sizes: Mapping[str, Mapping[str, PackageSize]],
     catalog: Catalog,
 ) -> Removal:
     """Return the packages of the present driver that cannot stay beside the planned one.
 
     Another branch, another source or other kernel modules replace the whole driver. present: the host's packages;
-    installed: the present driver's version; sizes: of the repository's packages.
+    installed: the present driver's version; owners: the packages with its libcuda and modules, which may have any name;
+    sizes: of the repository's packages.
     """
     pattern = driver_name_pattern(catalog)
     names = {*(package.name for package in planned.packages), *planned.module_metas}
     pins = {package.name for package in planned.pinning_packages}
-    others = [name for name in present if re.fullmatch(pattern, name) and name not in names | pins]
+    named = {name for name in present if re.fullmatch(pattern, name)}
+    others = [name for name in present if name in named.union(owners) and name not in names | pins]
     why = _replacement(planned, names, others, present, installed, catalog)
     pinning = catalog.driver.pinning.package.partition("{")[0]
     removed = [
@@ -40,6 +43,7 @@ def of_driver(
         if n.startswith(pinning) or _conflicts(n, planned, names, catalog) or _is_nvidias(n, planned, catalog)
     ]
     removed += [n for n in others if n not in removed and _would_be_downgraded(n, present[n].version, planned, catalog)]
+    removed += [n for n in others if why and n not in named]  # they have the same files
     # On a host with a display what the new set does without stays, unless it conflicts: settings, X and Wayland parts.
     if why and planned.profile != "full":
         included = _included(planned, sizes)

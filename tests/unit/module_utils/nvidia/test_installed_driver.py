@@ -163,6 +163,25 @@ def put_tree(root: Path, module: str, conf: str | None, owner: str | None) -> No
         put(root, f"/var/lib/dpkg/info/{owner}.list", f"/.\n{source}\n{source}/dkms.conf\n")
 
 
+@pytest.mark.parametrize(
+    ("module", "conf", "owner", "modules"),
+    [
+        ("nvidia/580.126.09", NVIDIA, "site-kernel-modules", "site-kernel-modules"),
+        ("nvidia-srv/580.126.09", NVIDIA, "nvidia-dkms-580-server", "nvidia-dkms-580-server"),
+        ("nvidia/580.126.09", NVIDIA, None, ""),  # of a .run file, or by `dkms add`
+        ("nvidia/570.86.15", NVIDIA, "nvidia-dkms-570", None),  # of another driver
+        ("nvidia-fs/580.126.09", FS, "nvidia-fs-dkms", None),
+    ],
+)
+def test_the_modules_of_the_installed_driver_are_those_that_dkms_builds_in_its_version(
+    tmp_path: Path, module: str, conf: str, owner: str | None, modules: str | None
+) -> None:
+    put_lists(tmp_path, COMPUTE_580)
+    put_tree(tmp_path, module, conf, owner)
+    found = installed_driver.read(str(tmp_path))
+    assert found == InstalledDriver("580.126.09", "libnvidia-compute-580", modules)
+
+
 TREES: dict[str, tuple[str, str | None, str | None, DkmsLeftover | None]] = {
     # https://github.com/negativo17/nvidia-driver/issues/56, https://github.com/Frogging-Family/linux-tkg/issues/1129
     "left, without source": ("nvidia/390.48", None, None, DkmsLeftover("nvidia/390.48", False)),

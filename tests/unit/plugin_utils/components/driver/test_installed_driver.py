@@ -99,6 +99,61 @@ def test_the_driver_of_a_run_file_is_the_installed_one(tmp_path: Path) -> None:
     assert (row.installed, row.action, row.note) == ("570.124.04", "upgrade", "")
 
 
+SITE = {"site-gpu-user-space": "550.163.01", "site-gpu-modules": "550.163.01"}
+
+
+def site_host(root: Path, kernel: str) -> Root:
+    """Return a host with a working driver in packages of a site, whose names tell nothing; DKMS builds its modules."""
+    found = Root(root, "ubuntu-24.04")
+    found.add({name: f"{version}-site1" for name, version in SITE.items()})
+    put(root, "/proc/sys/kernel/osrelease", f"{kernel}\n")
+    libraries = "".join(f"/usr/lib/x86_64-linux-gnu/lib{name}.so.550.163.01\n" for name in ("cuda", "nvidia-ml"))
+    put(root, "/var/lib/dpkg/info/site-gpu-user-space.list", f"/.\n{libraries}")
+    source = "/usr/src/nvidia-550.163.01"
+    put(root, "/var/lib/dpkg/info/site-gpu-modules.list", f"/.\n{source}\n{source}/dkms.conf\n")
+    put(root, f"{source}/dkms.conf", 'PACKAGE_NAME="nvidia"\nBUILT_MODULE_NAME[0]="nvidia"\n')
+    link(root, "/var/lib/dkms/nvidia/550.163.01/source", source)
+    found.load("550.163.01")
+    return found
+
+
+def test_a_working_driver_stays_whatever_its_packages_are_called(tmp_path: Path) -> None:
+    kept = site_host(tmp_path, "6.8.0-88-generic").plan().kept_driver
+    assert kept
+    assert (kept.version, kept.package, kept.prebuilt) == ("550.163.01", "site-gpu-user-space", False)
+
+
+def test_a_driver_that_dkms_cannot_build_for_the_kernel_is_replaced_whatever_its_packages_are_called(
+    tmp_path: Path,
+) -> None:
+    plan = site_host(tmp_path, "6.17.0-22-generic").plan()
+    assert plan.kept_driver is None
+    assert "does not build for kernel 6.17" in next(r.because for r in plan.reasons if r.component == "driver")
+
+
+def test_what_has_the_files_of_a_replaced_driver_is_removed_whatever_it_is_called(tmp_path: Path) -> None:
+    """The packages of the new one have the same files, and dpkg would refuse them."""
+    found = site_host(tmp_path, "6.8.0-88-generic")
+    row = change(found, driver="latest")
+    assert (row.installed, row.action, row.note) == (
+        "550.163.01",
+        "upgrade",
+        "replaces the whole driver: branch 550 -> 595",
+    )
+    assert {package.name for package in row.packages if package.action == "remove"} == set(SITE)
+
+
+def test_a_hold_keeps_a_driver_whatever_its_packages_are_called(tmp_path: Path) -> None:
+    found = site_host(tmp_path, "6.8.0-88-generic")
+    found.smi = ""
+    assert found.plan().components["driver"]
+    found.remove(*SITE)
+    found.add({name: f"{version}-site1" for name, version in SITE.items()}, held=["site-gpu-modules"])
+    plan = found.plan()
+    assert plan.components["driver"] is None
+    assert "site-gpu-modules held by" in next(r.because for r in plan.reasons if r.component == "driver")
+
+
 @pytest.mark.parametrize(
     ("driver", "profile"),
     [
