@@ -234,10 +234,13 @@ def _sources(
     run: Run,
     attempt: _Attempts,
 ) -> RepositoryFiles | None:
-    """Return NVIDIA's sources and those whose packages apt prefers, and which of them offer what a plan may install."""
+    """Return NVIDIA's sources and those whose packages apt prefers, and which of them offer what a plan may install.
+
+    Where NVIDIA's repository cannot be read, those that apt prefers to the distribution's.
+    """
     url = repository.url if repository else None
     sources = attempt("package sources", lambda: apt_sources.read(root, url))
-    if sources is None or repository is None or url is None or repository.error or distribution is None:
+    if sources is None or repository is None or url is None or distribution is None:
         return sources
     globs = sorted({*options.repository_patterns, *options.package_patterns})
     name, offers = distribution.id.partition("-")[0], repository.packages

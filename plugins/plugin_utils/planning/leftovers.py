@@ -182,7 +182,7 @@ def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Left
     planned = plan.repository["url"].rstrip("/") if plan.repository else None
     named, is_adopted = set(), bool(adopted(plan, probe))
     for source in probe.repository_files.preferred:
-        if won := _won(plan, source):
+        if won := _won(plan, probe, source):
             named.add(source.file)
             yield _preferred(source, won, plan, probe)
     for entry in probe.repository_files.entries:
@@ -216,15 +216,19 @@ def _is_rival(entry: SourceEntry, catalog: RepositoryFile) -> bool:
     return any(part in entry.uri for part in catalog.rivals)
 
 
-def _planned(plan: Plan) -> dict[str, str | None]:
-    """Return the planned packages with their versions, None where the archive decides."""
-    packages = (package for part in plan.components.packaged() for package in part.all_packages)
-    return {package.name: package.version for package in packages}
+def _planned(plan: Plan, probe: Probe) -> dict[str, str | None]:
+    """Return the planned packages with their versions, None where the archive decides.
+
+    Without those of NVIDIA's repository where it could not be read: how they compare with a source's is not known.
+    """
+    is_read = probe.repository is None or not probe.repository.error
+    parts = (p for p in plan.components.packaged() if is_read or getattr(p, "source", "nvidia") == "distro")
+    return {package.name: package.version for part in parts for package in part.all_packages}
 
 
-def _won(plan: Plan, source: PreferredSource) -> dict[str, str]:
+def _won(plan: Plan, probe: Probe, source: PreferredSource) -> dict[str, str]:
     """Return the planned packages that apt would take from a source of others, with their versions there."""
-    planned, driver = _planned(plan), DriverComponent.of(plan.components)
+    planned, driver = _planned(plan, probe), DriverComponent.of(plan.components)
     of_driver = {package.name for package in driver.packages} if driver else set()
     won = {}
     for name, version in source.packages.items():
@@ -244,7 +248,7 @@ def _won(plan: Plan, source: PreferredSource) -> dict[str, str]:
 
 def _preferred(source: PreferredSource, won: dict[str, str], plan: Plan, probe: Probe) -> Leftover:
     """Return the leftover of a source that wins; it blocks the plan until its packages are installed."""
-    planned, present = _planned(plan), probe.present_packages
+    planned, present = _planned(plan, probe), probe.present_packages
     listed = [f"{name} {won[name]} (planned: {planned[name] or 'that of the archive'})" for name in sorted(won)]
     more = f" and {len(listed) - _MOST} more" if len(listed) > _MOST else ""
     pins = " and ".join(source.pins)

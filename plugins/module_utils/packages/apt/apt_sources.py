@@ -176,7 +176,7 @@ class Others:
 
     distribution: its name in the Origin of its release files, such as debian. A site's mirror may have its own Origin:
     it is the one that has what is essential on this host, in the installed versions. offers: the versions in NVIDIA's
-    repository at `url`, by package. globs: of the names of the packages that matter.
+    repository at `url`, by package; empty where it cannot be read. globs: of the names of the packages that matter.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class Others:
             for n, versions in self._offers.items()
             for v in versions
         ]
-        self._write_lists(directory, {**archive, self._own + "Packages": own})
+        self._write_lists(directory, {**archive, **({self._own + "Packages": own} if own else {})})
         names = [name for name in files.names(self._root, DIRECTORY) if name.endswith((".list", ".sources"))]
         contents = {"sources.list": self._without_own(ONE_LINE) + "deb [trusted=yes] %s /\n" % self._url}
         contents.update(("sources/" + name, self._without_own("%s/%s" % (DIRECTORY, name))) for name in names)

@@ -236,17 +236,19 @@ def laid_out(root: Path, uri: str, rows: dict[str, str], priority: int | None = 
         put(root, PREFERENCES, PIN.format(priority))
 
 
-def probed(root: Path) -> Probe:
+def probed(root: Path, url: str = URL) -> Probe:
     options = facts.probe_options(load_catalog())
     for name in ("package_patterns", "repository_patterns", "kernel_tools"):
         options[name] = tuple(options[name])
-    fixed = {"repository_url": URL, "repositories": {}, "repository_check": False, "tensorflow_path": "/opt/none"}
+    fixed = {"repository_url": url, "repositories": {}, "repository_check": False, "tensorflow_path": "/opt/none"}
     return Probe.from_json(to_json(host_probe.probe(str(root), host_probe.Options(**fixed, **options))))
 
 
-def stale(root: Path, components: dict[str, Any], url: str | None = URL, **request: str) -> Preflight:
+def stale(
+    root: Path, components: dict[str, Any], url: str | None = URL, probe: Probe | None = None, **request: str
+) -> Preflight:
     """Return what the preflight says about repositories."""
-    plan, probe = make_plan(components, request, url), probed(root)
+    plan, probe = make_plan(components, request, url), probe or probed(root)
     found = checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
     return Preflight(
         tuple(problem for problem in found.problems if problem.code == "stale-repository"),
@@ -365,6 +367,22 @@ def test_only_a_source_that_wins_over_a_planned_package_is_a_problem(
     laid_out(tmp_path, LAMBDA, rows, priority)
     found = stale(tmp_path, components, url)
     assert (len(found.problems), found.warnings) == (int(wins), ())
+
+
+@needs_apt
+@pytest.mark.parametrize(("components", "wins"), [(DISTRO, 1), (NCCL, 0)], ids=["the archive's", "NVIDIA's"])
+def test_without_nvidias_repository_the_sources_that_win_over_the_archive_are_seen(
+    tmp_path: Path, components: dict[str, Any], wins: int
+) -> None:
+    """As on a host without a way to NVIDIA's servers, which gets the driver of the archive."""
+    laid_out(tmp_path, LAMBDA, {"nvidia-smi": "595.1", "libnccl2": "2.26.2-1"}, 600)
+    archive = listed({"nvidia-smi": "580.95.05-1", "libnccl2": "2.18.1-1"})
+    put_repository(tmp_path, "http://deb.debian.org/debian", "bookworm", archive, "Origin: Debian\nSuite: stable\n")
+    for path in (tmp_path / apt_lists.LISTS.lstrip("/")).glob(f"{apt_lists.list_name(URL)}*"):
+        path.unlink()
+    assert probed(tmp_path, "file:///none/").repository.error
+    found = stale(tmp_path, components, None, probe=probed(tmp_path, "file:///none/"))
+    assert ["nvidia-smi 595.1 (planned: that of the archive)" in p.message for p in found.problems] == [True] * wins
 
 
 @needs_apt
