@@ -59,6 +59,12 @@ DKMS_FAILED = re.compile(
 # What dkms 3.2.2 prints before it builds one; an older one prints its commands.
 DKMS_STARTED = "Autoinstall of module %s for kernel "
 DKMS_LISTED = re.compile(r"(?:dkms a|A)utoinstall on \S+ failed for (?:module\(s\) )?(.+?)\.?$")
+# A module that its author excludes from a kernel: dkms 3.0.10 counts it as failed, and prints no other name; all others
+# print the same, and go on.
+DKMS_EXCLUDED = re.compile(
+    r"Error! The /var/lib/dkms/([^/\s]+)/([^/\s]+)/\S+/dkms\.conf for module \S+ includes a BUILD_EXCLUSIVE directive"
+)
+DKMS_ENDED = "Error! One or more modules failed to install during autoinstall."
 DKMS_INSTALL = re.compile(r"Error! (?:pre|post)_install failed\b")
 # Without the source, dkms 2.8 and 3.0 remove only what they have never built, and dkms 3.2 nothing.
 FORGET = "dkms remove %s --all, or where dkms refuses, since the source is gone, rm -r /var/lib/dkms/%s"
@@ -598,7 +604,8 @@ def with_unlogged(output: str, root: str, logs: dict[str, str]) -> dict[str, str
     """Return `logs` with what DKMS printed about modules that failed before or after their build, by NAME/VERSION.
 
     DKMS writes no log of an unmet BUILD_DEPENDS, a missing dkms.conf or a failed PRE_INSTALL. Its list of the names
-    that failed says nothing new of a name whose version is in a log or in another line.
+    that failed says nothing new of a name whose version is in a log or in another line. An excluded module has failed
+    where nothing else has.
     """
     known, found = {_module(path) for path in logs}, dict(logs)
     lines = output.splitlines()
@@ -607,8 +614,15 @@ def with_unlogged(output: str, root: str, logs: dict[str, str]) -> dict[str, str
         for number, line in enumerate(lines):
             for module in versions_of(line, lines[:number], root):
                 if module not in known and (versions_of is _named_modules or module.split("/")[0] not in names):
-                    found.setdefault(module, "\n".join(lines[max(0, number - DKMS_LINES) : number + 2]))
+                    found.setdefault(module, _around(lines, number))
+    if not found and DKMS_ENDED in lines:
+        excluded = ((number, DKMS_EXCLUDED.match(line)) for number, line in enumerate(lines))
+        found.update(("/".join(match.groups()), _around(lines, number)) for number, match in excluded if match)
     return found
+
+
+def _around(lines: list[str], number: int) -> str:
+    return "\n".join(lines[max(0, number - DKMS_LINES) : number + 2])
 
 
 def _listed_modules(line: str, before: list[str], root: str) -> list[str]:

@@ -669,7 +669,13 @@ def test_the_end_of_the_log_of_a_failed_build_is_read(tmp_path):
 
 
 FAILURES = sorted((Path(__file__).parents[4] / "fixtures/dkms").glob("*.txt"))
-FAILED = {"source-gone": "gone", "build-depends": "depends", "pre-install": "postinst", "pre-build": "prebuild"}
+FAILED = {
+    "source-gone": "gone",
+    "build-depends": "depends",
+    "build-exclusive": "exclusive",
+    "pre-install": "postinst",
+    "pre-build": "prebuild",
+}
 
 
 def unlogged(root: Path, output: str) -> apt_commands.AptError:
@@ -697,6 +703,20 @@ def test_the_driver_is_blamed_where_it_fails_without_a_log(tmp_path: Path, path:
     error = unlogged(tmp_path, path.read_text().replace(name, "nvidia"))
     assert list(error.make_logs) == ["nvidia/1.0"]
     assert not error.caused_by_foreign_modules
+
+
+@pytest.mark.parametrize("logged", [True, False], ids=["a log", "a list"])
+def test_a_module_that_dkms_only_skips_has_not_failed(tmp_path: Path, logged: bool) -> None:
+    """As dkms 2.8.7 and 3.0.11 do, with the same words as 3.0.10, which counts it as failed."""
+    output = (Path(__file__).parents[4] / "fixtures/dkms/debian-12-build-exclusive.txt").read_text()
+    if logged:
+        put(tmp_path, "/var/lib/dkms/depends/1.0/build/make.log", "error: x\n")
+    else:
+        output += "dkms autoinstall on 6.8.0-41-generic/x86_64 failed for depends(10)\n"
+    (failed,) = unlogged(tmp_path, output).modules
+    assert failed.name == "depends/1.0"
+    skipped = output.replace(apt_commands.DKMS_ENDED, "").replace("dkms autoinstall on", "")
+    assert unlogged(tmp_path / "other", skipped).modules == []
 
 
 def test_a_module_is_named_by_the_dkms_of_ubuntu_24_04(tmp_path: Path) -> None:
