@@ -78,6 +78,7 @@ class Options:
     kernel_header_offers: bool = False
     kernel_tools: List[str] = option([], default=None)
     module_compressors: Dict[str, Any] = option({}, default=None)
+    archive_drivers: Dict[str, Any] = option({}, default=None)  # names of packages by distribution
     prebuilt_modules: str = option("", default=None)  # a glob of their packages
     switch_modules: List[str] = option([], default=None)
     extra_modules: str = option("", default=None)  # a glob of their packages
@@ -252,7 +253,12 @@ def _sources(
     for entry in sources.entries:
         offering = others.offering(entry.uri)
         entries.append(replace(entry, offers=None if offering is None else any(map(matches, offering))))
-    return replace(sources, entries=tuple(entries), preferred=attempt("preferred sources", others.preferred) or ())
+    # What gpuhost has verified stays in its version, and its hosts are probed often.
+    is_new = store.VERIFIED + ".json" not in files.names(root, options.state_directory)
+    names = options.archive_drivers.get(distribution.id, []) if is_new else []
+    archive = attempt("the archive's drivers", lambda: others.of_archive(names)) if names else None
+    preferred = attempt("preferred sources", others.preferred) or ()
+    return replace(sources, entries=tuple(entries), preferred=preferred, archive=archive or {})
 
 
 def _signatures_enforced(root: str, kernel: Kernel) -> SignaturesEnforced | None:

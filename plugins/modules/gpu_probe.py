@@ -78,6 +78,11 @@ options:
   module_compressors:
     description: Packages by the compression of a kernel's modules, such as V(zst).
     type: dict
+  archive_drivers:
+    description:
+      - Packages of the distribution's own drivers, by distribution, whose versions are asked of apt. The action plugin
+        of this name adds the catalog's.
+    type: dict
   prebuilt_modules:
     description: A glob of the packages with prebuilt modules. Apt's lists are searched where signatures may be needed.
     type: str
@@ -278,6 +283,8 @@ probe:
           fingerprints of those that its C(Signed-By) names, where they are known.
         - C(preferred) has the sources of others whose packages apt would take in place of NVIDIA's or the
           distribution's, with the C(priority) and the files with C(pins) that give it.
+        - C(archive) has the versions in which apt would take O(archive_drivers) from the distribution's archive, on a
+          host of which no configuration was verified.
       type: dict
     cuda:
       description: C(installed) toolkits, the C(default) one, and the version of the C(distro)'s own.

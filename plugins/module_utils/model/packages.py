@@ -127,13 +127,15 @@ class RepositoryFiles:
     """apt sources of NVIDIA's software and fingerprints of NVIDIA's globally trusted keys, by file.
 
     mixed: those of the files that also contain other sources or keys. preferred: the sources of whatever software that
-    would win over NVIDIA's repository or the distribution's archive.
+    would win over NVIDIA's repository or the distribution's archive. archive: the versions in which apt would take the
+    packages of drivers from the latter; empty where it was not asked.
     """
 
     entries: tuple[SourceEntry, ...] = ()
     keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     mixed: tuple[str, ...] = ()
     preferred: tuple[PreferredSource, ...] = ()
+    archive: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

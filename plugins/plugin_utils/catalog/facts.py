@@ -171,6 +171,10 @@ def probe_options(catalog: Catalog) -> dict[str, Any]:
         "distro_cuda_package": catalog.packages.distro_cuda,
         "kernel_tools": list(catalog.packages.kernel_tools),
         "module_compressors": dict(catalog.packages.module_compressors),
+        "archive_drivers": {
+            name: sorted({package for rule in distro.distro_drivers for package in rule.names()})
+            for name, distro in catalog.distros.items()
+        },
         "prebuilt_modules": catalog.packages.prebuilt_modules,
         "switch_modules": [name for file in files for name in file.names.kernel_modules],
         "extra_modules": catalog.packages.extra_modules,

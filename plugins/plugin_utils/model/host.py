@@ -58,7 +58,8 @@ class Host:
     own_pythons: those of `pythons` that no package of the distribution has.
     pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. kernel, next_kernel: the
     releases that run now and after a reboot; kernels: what the probe says about them. offers: versions of the
-    repository's packages by name, None where no repository was read. repository_configured: the host's apt already
+    repository's packages by name, None where no repository was read. archive: those of the distribution's drivers that
+    apt would take, where it was asked. repository_configured: the host's apt already
     reads NVIDIA's repository. signatures_enforced: the kernel demands signed modules whatever secure_boot is.
     module_key_enrolled: firmware or kernel trust a key of DKMS. described: options of
     script/plan describe the host, no probe does. display: what shows a display, for messages; empty without one.
@@ -81,6 +82,7 @@ class Host:
     next_kernel: str | None = None
     kernels: Kernel | None = dataclasses.field(default=None, hash=False)
     offers: Mapping[str, tuple[str, ...]] | None = dataclasses.field(default=None, hash=False)
+    archive: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     offers_error: str | None = None
     repository_url: str | None = None
     repository_configured: bool = False
@@ -142,6 +144,7 @@ def host_from_probe(probe: Probe) -> Host:
         next_kernel=probe.kernel.held_back or probe.kernel.next_boot,
         kernels=probe.kernel,
         offers=_with_held(repository.packages, probe) if repository and not repository.error else None,
+        archive=probe.repository_files.archive,
         offers_error=repository.error if repository else None,
         repository_url=repository.url if repository else None,
         repository_configured=_is_configured(probe),

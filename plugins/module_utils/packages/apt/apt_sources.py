@@ -215,6 +215,17 @@ class Others:
     def _is_archive(self, entry: SourceEntry) -> bool:
         return any(base.startswith(_start(entry)) for base in self._archive)
 
+    def of_archive(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the versions of those packages that apt would take from the distribution's archive, by name."""
+        answer = self._run(["apt-cache", "-o", "Dir=%s" % self._root, "policy", *names], POLICY_TIMEOUT)
+        found = apt_output.parse_policy(answer.output) if answer.exit_code == 0 else {}
+        return {n: best.version for n, best in found.items() if any(map(self._has_in_archive, best.origins))}
+
+    def _has_in_archive(self, origin: tuple[str, str]) -> bool:
+        uri, place = origin
+        start = "%s_dists_%s_" % (apt_lists.list_name(uri), place.rpartition("/")[0])
+        return any(base.startswith(start) for base in self._archive)
+
     def offering(self, uri: str) -> Collection[str] | None:
         """Return the names of the packages that the repository at `uri` offers, None where apt has no list of it."""
         start = apt_lists.list_name(_as_apt_reads(uri)) + "_"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
@@ -256,7 +257,8 @@ def _archive_reason(context: ResolveContext, branch: Branch, component: DriverCo
     if component.source != "distro" or "." in component.version:
         return ""
     known = drivers.archived_version(context, branch)
-    exact = f", {known} according to the catalog" if known else ""
+    by = f"{words.NAME}'s lists" if drivers.listed_version(context, branch) else "the catalog"
+    exact = f", {known} according to {by}" if known else ""
     return f"; whichever {branch.branch} {context.distro.id}'s archive has{exact}"
 
 

@@ -101,18 +101,29 @@ def _full_version(context: ResolveContext, candidate: Candidate) -> str:
     return _version(candidate)
 
 
+def listed_version(context: ResolveContext, branch: Branch) -> str | None:
+    """Return the version of a branch that apt would take from the distribution's own archive, where apt was asked."""
+    profile = driver_sets.profile(context).name
+    rules = [rule for rule in context.distro.distro_drivers if rule.branch == branch.branch]
+    names = {name for rule in rules for flavour in branch.kernel_modules for name in rule.of(profile, flavour)}
+    found = [versions.upstream(version) for name, version in context.host.archive.items() if name in names]
+    # A helper has a version of its own.
+    return max((v for v in found if versions.has_prefix(v, branch.branch)), key=versions.key, default=None)
+
+
 def archived_version(context: ResolveContext, branch: Branch) -> str | None:
-    """Return the newest version of a branch in the distribution's own archive, as far as the catalog has it."""
+    """Return the version of a branch in the distribution's own archive: by apt, else the newest of the catalog."""
     entry = next((d.version for d in context.distro.distro_drivers if d.branch == branch.branch), None)
-    if entry:
-        return entry
+    if known := listed_version(context, branch) or entry:
+        return known
     found = [v.version for v in branch.versions if context.distro.family in v.archives]
     return max(found, key=versions.key, default=None)
 
 
 def _reduced(context: ResolveContext) -> ResolveContext:
     source = prebuilt.source(context)
-    host = ["offers", "kernel", "next_kernel", "repository_url", *(["kernels"] if source == prebuilt.PREBUILT else [])]
+    kernels = ["kernel", "next_kernel", *(["kernels"] if source == prebuilt.PREBUILT else [])]
+    host = ["offers", "archive", "repository_url", *kernels]
     reduced = context.reduced(host=host, request=("driver_kernel_modules", "driver_profile", "driver_module_source"))
     profile = driver_sets.profile(context).name  # the same for most hosts of a fleet, whatever it depends on
     request = reduced.request.but(driver_profile=profile, driver_module_source=source)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, FirstDriver, FirstDrivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe, plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
 from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.module_utils.host_files import listed, put, put_repository
+from tests.unit.plugin_utils.resolver.present.present_cases import Root
 from tests.unit.plugin_utils.resolver.resolver_cases import (
     GPUS,
     codes,
@@ -477,3 +488,53 @@ def test_an_archive_may_be_behind_the_others_of_its_family():
     for driver, ok in (("595.71.05", True), ("595.99.02", False), ("580.178.04", True)):
         made = plan(distro.id, "T4", catalog=catalog, driver=driver, driver_source="distro", **ALONE)
         assert made["ok"] == ok, driver
+
+
+# The version of the archive's driver, from apt's lists to the plan ----------------------------------------------------
+
+SERVER = ("nvidia-headless-580-server-open", "nvidia-utils-580-server", "libnvidia-decode-580-server")
+OF_UBUNTU = "Origin: Ubuntu\nSuite: {suite}\nCodename: noble\n"
+UBUNTU = "http://archive.ubuntu.com/ubuntu"
+
+
+def planned_with_lists(root: Path, suites: dict[str, dict[str, str]], **request: str) -> Plan:
+    """Return the plan of an Ubuntu 24.04 host by its own probe, with the archive's driver; suites: of the archive."""
+    Root(root, "ubuntu-24.04").add({"base-files": "13"})
+    for suite, rows in suites.items():
+        put_repository(root, UBUNTU, suite, listed(rows), OF_UBUNTU.format(suite=suite))
+    put(root, "/etc/apt/sources.list", "".join(f"deb {UBUNTU} {suite} main\n" for suite in suites))
+    for path in (root / "etc/apt/sources.list.d").glob("archive*"):
+        path.unlink()
+    options: dict[str, Any] = {**probe_options(frozen_catalog()), "repository_url": "file:///none/"}
+    found = {**to_json(host_probe.probe(str(root), host_probe.Options(**options))), "disk": None}
+    asked = {"driver_source": "distro", "cuda": "none", "tensorflow": "none", "pytorch": "none", **request}
+    return plan_for_probe(Probe.from_json(found), asked, frozen_catalog())
+
+
+def shown(made: Plan) -> tuple[str, str]:
+    assert made.ok, made.problems
+    return next((reason.choice, reason.because) for reason in made.reasons if reason.component == "driver")
+
+
+@pytest.mark.skipif(not shutil.which("apt-cache"), reason="needs apt-cache")
+def test_the_version_of_the_archives_driver_is_the_one_that_apt_would_take(tmp_path: Path) -> None:
+    old = dict.fromkeys(SERVER, "580.95.05-0ubuntu0.24.04.2")
+    new = dict.fromkeys(SERVER, "580.126.09-0ubuntu0.24.04.1") | {"nvidia-utils-580": "580.178.04-0ubuntu0.24.04.1"}
+    made = planned_with_lists(tmp_path, {"noble": old, "noble-updates": new}, driver="580")
+    version, because = shown(made)
+    assert version == "580.126.09"
+    assert because.endswith("whichever 580 ubuntu-24.04's archive has, 580.126.09 according to apt's lists")
+    assert "security-floor" in [warning.code for warning in made.warnings]
+    assert made.components["driver"]
+    assert made.components["driver"].version == "580"
+    assert not planned_with_lists(tmp_path, {"noble": old}, driver="580.178").ok
+    store.write(str(tmp_path / "var/lib/gpuhost"), store.VERIFIED, {"plan": {"components": {}}})
+    assert "according to the catalog" in shown(planned_with_lists(tmp_path, {"noble": old}, driver="580"))[1]
+
+
+@pytest.mark.skipif(not shutil.which("apt-cache"), reason="needs apt-cache")
+def test_a_driver_of_others_is_no_version_of_the_archive(tmp_path: Path) -> None:
+    ppa = "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu"
+    rows = listed(dict.fromkeys(SERVER, "580.126.09-0ubuntu0~gpu24.04.1"))
+    put_repository(tmp_path, ppa, "noble", rows, "Origin: LP-PPA-graphics-drivers\n")
+    assert "according to the catalog" in shown(planned_with_lists(tmp_path, {"noble": {"hello": "1"}}, driver="580"))[1]
