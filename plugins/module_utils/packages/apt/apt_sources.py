@@ -40,6 +40,8 @@ POLICY_TIMEOUT = 30
 NVIDIA_URI_WORDS = ("nvidia", "graphics-drivers")
 NVIDIA_KEY_OWNERS = (b"nvidia", b"cudatools")  # in the user ids of NVIDIA's keys
 _ORIGIN = re.compile(rb"^Origin: *(.*?)\s*$", re.MULTILINE)
+# Of backports and the like, which apt takes nothing from until a pin says so (apt_preferences(5)).
+_NOT_AUTOMATIC = re.compile(rb"^NotAutomatic: *yes", re.MULTILINE | re.IGNORECASE)
 _ESSENTIAL = re.compile(rb"\nEssential: *yes", re.IGNORECASE)
 _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)")
 
@@ -172,7 +174,7 @@ Rows = Sequence[Mapping[str, str]]  # paragraphs of lists of packages
 
 
 class Others:
-    """The lists of repositories that are neither NVIDIA's, which is planned, nor the distribution's.
+    """The lists of repositories that are neither NVIDIA's, which is planned, nor the distribution's own suites.
 
     distribution: its name in the Origin of its release files, such as debian. A site's mirror may have its own Origin:
     it is the one that has what is essential on this host, in the installed versions. offers: the versions in NVIDIA's
@@ -191,8 +193,9 @@ class Others:
         self._root, self._url, self._offers, self._run = root, url, offers, run
         self._own = apt_lists.list_name(url) + "_"
         theirs = [base for base in apt_lists.bases(root) if base.replace("_._", "_") != self._own + "Packages"]
-        self._archive = [base for base in theirs if self._origin(base).startswith(distribution)]
-        self._archive += self._mirrors([base for base in theirs if base not in self._archive])
+        automatic = [base for base in theirs if not _NOT_AUTOMATIC.search(self._release_of(base))]
+        self._archive = [base for base in automatic if self._origin(base).startswith(distribution)]
+        self._archive += self._mirrors([base for base in automatic if base not in self._archive])
         self._lists = {base: self._rows(base, globs) for base in theirs if base not in self._archive}
 
     def _mirrors(self, bases: list[str]) -> list[str]:
@@ -392,8 +395,11 @@ class Others:
         return [row for row in rows if row.get("architecture", "all") in ("all", dpkg_info.native_architecture())]
 
     def _origin(self, base: str) -> str:
-        match = _ORIGIN.search(next(iter(self._release(base).values()), b""))
+        match = _ORIGIN.search(self._release_of(base))
         return match.group(1).decode("utf-8", "replace").lower() if match else ""
+
+    def _release_of(self, base: str) -> bytes:
+        return next(iter(self._release(base).values()), b"")
 
     def _release(self, base: str) -> dict[str, bytes]:
         """Return the release file of a list by its name; of NVIDIA's repository, if apt has none, the server's."""

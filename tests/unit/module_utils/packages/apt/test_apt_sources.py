@@ -307,6 +307,27 @@ def test_the_sources_that_win_are_those_of_apt(
     assert (tmp_path / source.file.lstrip("/")).read_text().startswith(f"deb {uri} ")
 
 
+# Release files of deb.debian.org and archive.ubuntu.com.
+BACKPORTS = "Origin: Debian Backports\nSuite: stable-backports\nCodename: bookworm-backports\nNotAutomatic: yes\n"
+BACKPORTS += "ButAutomaticUpgrades: yes\n"
+PIN_BACKPORTS = "Package: *\nPin: release n=bookworm-backports\nPin-Priority: 990\n"
+
+
+@needs_apt
+@pytest.mark.parametrize("pins", [(), ("backports",)], ids=["as they are", "pinned"])
+def test_backports_are_the_archive_until_a_pin_prefers_them(tmp_path: Path, pins: tuple[str, ...]) -> None:
+    debian, sources = "http://deb.debian.org/debian", tmp_path / "etc/apt/sources.list.d"
+    put_debian(tmp_path, {"nvidia-utils-580": "535.1", "nvidia-driver-cuda": "535.261.03-1"})
+    put_repository(tmp_path, debian, "bookworm-backports", listed({"nvidia-utils-580": "550.1"}), BACKPORTS)
+    (path,) = sources.iterdir()
+    path.write_text(f"deb {debian} bookworm main\ndeb {debian} bookworm-backports main\n")
+    for name in pins:
+        put(tmp_path, f"{PREFERENCES}/{name}", PIN_BACKPORTS)
+    found = [(s.suite, s.priority, s.packages, s.pins, s.mixed) for s in asked(tmp_path)]
+    won = ("bookworm-backports/main", 990, {"nvidia-utils-580": "550.1"}, (f"{PREFERENCES}/backports",), True)
+    assert found == ([won] if pins else [])
+
+
 @needs_apt
 def test_nvidias_repository_that_is_configured_already_is_not_another(tmp_path: Path) -> None:
     """Its own release file counts, and its list may be an older one than the repository."""
