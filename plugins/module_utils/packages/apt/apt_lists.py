@@ -126,9 +126,10 @@ def kernel_offers(
 
 def _providing(root: str, name: str, run: Run) -> list[str]:
     """Return the packages that provide a name, also with the architecture at its end, as Proxmox' headers do."""
-    end = "(?:-%s)?" % dpkg_info.native_architecture()
-    pattern = re.compile((r"\nProvides:(?:[^\n]*[\s,])?%s%s(?=[\s,])" % (re.escape(name), end)).encode())
-    return [row["package"] for index in _indexes(root, run) or () for row in index.containing(pattern)]
+    native = dpkg_info.native_architecture()
+    pattern = re.compile((r"\nProvides:(?:[^\n]*[\s,])?%s(?:-%s)?(?=[\s,])" % (re.escape(name), native)).encode())
+    rows = [row for index in _indexes(root, run) or () for row in index.containing(pattern)]
+    return [row["package"] for row in rows if row.get("architecture", native) in (native, "all")]
 
 
 def module_packages(root: str, glob: str, releases: list[str], run: Run) -> dict[str, str] | None:

@@ -212,6 +212,7 @@ Provides: linux-image-6.14.11-2-pve-amd64, pve-kernel-6.14.11-2-pve
 
 def test_headers_are_found_by_what_a_package_provides(tmp_path: Path) -> None:
     own = "\nPackage: lab-headers-6.9.1\nArchitecture: amd64\nVersion: 1\nProvides: linux-headers-6.9.1 (= 1), lab\n"
+    own += own.replace("lab-headers", "lab-headers-cross").replace("amd64", "riscv64")  # a foreign architecture
     put(tmp_path, f"{apt_lists.LISTS}/download.proxmox.com_debian_pve_Packages", PROXMOX_LISTS + own)
     wanted = ["6.14.11-2-pve", "6.14.11-1-pve", "6.14.11-2", "6.9.1", "6.9"]
     _offers, providers = kernel_offers(tmp_path, ["make"], wanted)
