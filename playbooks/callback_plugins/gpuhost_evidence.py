@@ -44,7 +44,9 @@ if _requirement and (_refusal := unsupported(__version__, _requirement.group(1))
     sys.exit(f"ERROR: {_refusal}")
 
 # What Ansible has loaded stays until the end: no garbage collection needs to visit it, here or in a host's process.
+# Code and facts that come after it stay, too: one collection for each 700 new objects, the default, would find nothing.
 gc.freeze()
+gc.set_threshold(10_000)
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import bytecode  # noqa: E402
 
