@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import ssl
 import struct
 from typing import Iterator
 
@@ -127,5 +126,7 @@ def _configured_certificates(root: str, own: bool = True) -> list[str]:
 def der(certificate: bytes) -> bytes:
     """Return a certificate in DER, from PEM or DER. Raise ValueError if PEM is cut."""
     if certificate.startswith(b"-----BEGIN"):
+        import ssl  # slow to load, and few hosts have a certificate in PEM
+
         return ssl.PEM_cert_to_DER_cert(certificate.decode("ascii", "replace"))
     return certificate

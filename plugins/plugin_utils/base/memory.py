@@ -57,7 +57,8 @@ def _version(project: Path) -> str:
     for top in _FOLDERS:
         for folder, subfolders, names in os.walk(project / top):
             subfolders[:] = sorted(set(subfolders) - {"__pycache__"})
+            place = folder.removeprefix(str(project))
             for name in sorted(names):
-                with open(os.path.join(folder, name), "rb") as file:
-                    found.update(f"\0{os.path.relpath(folder, project)}/{name}\0".encode() + file.read())
+                with open(f"{folder}/{name}", "rb") as file:
+                    found.update(f"\0{place}/{name}\0".encode() + file.read())
     return found.hexdigest()
