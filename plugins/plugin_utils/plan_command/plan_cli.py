@@ -93,12 +93,16 @@ def _request(pairs: Sequence[str], mistakes: list[str]) -> Reading:
     return read
 
 
+LONGEST = 1000  # characters; Python reads no number of thousands of digits
+
+
 def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> tuple[Plan, Probe | None]:
     """Return the plan for a command line, and the probe of the host, if it has one.
 
     Raises UsageError for values that cannot be used.
     """
-    mistakes: list[str] = []
+    if mistakes := _too_long(arguments):
+        raise UsageError(mistakes)
     request = _request(arguments.request, mistakes)
     probe, host = None, None
     if arguments.probe is None:
@@ -109,6 +113,18 @@ def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> tuple[Plan, Pr
     if mistakes or host is None:
         raise UsageError(mistakes)
     return plan_for_reading(catalog, request, host, saved), probe
+
+
+def _too_long(arguments: argparse.Namespace) -> list[str]:
+    """Return the mistakes of values that are longer than anything that describes a host."""
+    found = []
+    for name in HOST_OPTIONS:
+        given = getattr(arguments, name) or ()
+        for value in [given] if isinstance(given, str) else given:
+            if len(value) > LONGEST:
+                option = f"--{name.replace('_', '-')} {value[:20]!r}..."
+                found.append(f"{option}: {len(value):,} characters; expected at most {LONGEST}")
+    return found
 
 
 def _saved_versions(path: str | None, mistakes: list[str]) -> Saved | None:
@@ -150,7 +166,7 @@ def _probed_host(arguments: argparse.Namespace, mistakes: list[str]) -> tuple[Pr
         return probe, host_from_probe(probe)
     except OSError as error:
         mistakes.append(f"--probe {arguments.probe}: {error.strerror}; {_PROBE_EXPECTED}")
-    except ValueError as error:  # not UTF-8, not JSON, or not a probe
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or not a probe
         mistakes.append(f"--probe {arguments.probe}: {error}; {_PROBE_EXPECTED}")
     return None, None
 

@@ -24,7 +24,8 @@ _WORDS = {
     "newest": LATEST,
 }
 _CASE_SENSITIVE = ("url", "fingerprint")  # types of variables
-_VERSION = re.compile(r"\d+(\.\d+)*(\.?(post|rc|a|b)\d+)?", re.ASCII)
+# Dates are the longest numbers in versions; Python refuses to read one of thousands of digits.
+_VERSION = re.compile(r"\d{1,14}(\.\d{1,14})*(\.?(post|rc|a|b)\d{1,14})?", re.ASCII)
 _NUMBER = re.compile(r"\d+(\.\d+)+|\d+([,-]\d+)*", re.ASCII)  # with hyphens in package names, as in cuda-toolkit-12-6
 _BUILD = re.compile(r"^cu(\d\d)(\d)$")  # as PyTorch names its builds: cu126 is for CUDA 12.6
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
@@ -116,7 +117,7 @@ def _expected(variable: Variable, text: str) -> str | None:
         return _expected_of_version(text, words)
     accepts = {
         "bool": text in ("true", "false"),
-        "count": text.isdecimal() and int(text) >= variable.minimum,
+        "count": text.isdecimal() and len(text) < 10 and int(text) >= variable.minimum,
         "url": bool(URL.fullmatch(text)),
         "fingerprint": bool(_FINGERPRINT.fullmatch(text.replace(" ", ""))),
     }

@@ -242,6 +242,7 @@ def test_a_file_of_versions_in_no_folder_is_bad_usage(tmp_path, option):
         (None, "No such file"),
         ("", "Expecting value"),
         (b"\xff\xfe", "codec"),
+        ("[" * 100_000, "maximum recursion depth"),
         ("[]", "probe"),
         ("{}", "gpus"),
         ('{"gpus": [], "distribution": "debian-12"}', "distribution"),
@@ -257,6 +258,23 @@ def test_a_file_that_is_no_probe(tmp_path, content, says):
     assert str(path) in err
     assert says in err
     assert "reports/RUN/HOST/probe.json" in err
+
+
+@pytest.mark.parametrize("request_", ["cuda", "cuda=13.", "expect_gpus"])
+def test_a_number_of_thousands_of_digits_is_no_version(request_):
+    asked = f"{request_}{'' if '=' in request_ else '='}{'9' * 5000}"
+    status, out, err = run("--distro", "debian-12", "--gpu", "H100", "--request", asked)
+    assert (status, out) == (2, "")
+    assert f"gpu_stack_{request_.partition('=')[0]} is '" in err
+    assert "expected " in err
+
+
+@pytest.mark.parametrize("option", ["--gpu", "--pci", "--python", "--kernel", "--next-kernel", "--loaded-driver"])
+def test_what_describes_no_host_is_refused_by_its_length(option):
+    given = {"--distro": "debian-12", "--gpu": "H100", option: f"6.{'9' * 5000}"}
+    status, out, err = run(*(word for pair in given.items() for word in pair))
+    assert (status, out) == (2, "")
+    assert err == f"script/plan: {option} '6.999999999999999999'...: 5,002 characters; expected at most 1000\n"
 
 
 def test_a_loaded_driver_limits_a_plan_that_keeps_it():
