@@ -126,7 +126,7 @@ def test_a_working_driver_stays_whatever_its_packages_are_called(tmp_path: Path)
 def test_a_driver_that_dkms_cannot_build_for_the_kernel_is_replaced_whatever_its_packages_are_called(
     tmp_path: Path,
 ) -> None:
-    plan = site_host(tmp_path, "6.17.0-22-generic").plan()
+    plan = site_host(tmp_path, "6.17.0-1022-azure").plan()
     assert plan.kept_driver is None
     assert "does not build for kernel 6.17" in next(r.because for r in plan.reasons if r.component == "driver")
 
