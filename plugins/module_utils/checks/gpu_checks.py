@@ -49,8 +49,6 @@ _XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalo
 _VENDOR = "If it persists after a GPU reset (`nvidia-smi --gpu-reset`) and a reboot, contact the vendor."
 # From performance state P5 on, and without load, a GPU lowers the generation of its PCIe link to save power.
 _IDLE_STATE = 5
-# From this generation on, an idle GPU also leaves lanes unused (L0p, PCI Express Base Specification 6.0).
-_PARTIAL_GENERATION = 6
 # Groups of nvidia-smi's document with memory repairs, where "Yes" asks for a reset or for the vendor. Pages are retired
 # up to Turing, rows remapped since Ampere (NVIDIA's "GPU memory error management"); banks since branch 615, repairs of
 # channels and TPCs since Hopper.
@@ -243,7 +241,7 @@ def _pcie_width(gpu: Gpu) -> Reading:
 
 def _leaves_lanes_unused(gpu: Gpu) -> bool:
     generation = gpu.number(_LINK + "pcie_gen/current_link_gen")
-    return generation is not None and generation >= _PARTIAL_GENERATION and _idle(gpu)
+    return generation is not None and generation >= gpu_counters.PARTIAL_GENERATION and _idle(gpu)
 
 
 def _idle(gpu: Gpu) -> bool:

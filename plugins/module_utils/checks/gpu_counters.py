@@ -51,7 +51,8 @@ _WARNING = "WARNING: infoROM is corrupted at gpu "
 # GT/s of a lane by generation (PCI Express Base Specification).
 _GIGATRANSFERS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 _GEN_3_X16 = 8.0 * 16
-_PARTIAL_GENERATION = 6
+# From this generation on, an idle GPU also leaves lanes unused (L0p, PCI Express Base Specification 6.0).
+PARTIAL_GENERATION = 6
 
 Name = Tuple[str, str]  # the link's number, or empty, and the counter's name
 
@@ -128,7 +129,7 @@ def _pcie(element: ElementTree.Element) -> float:
     if not generation or not int(generation.group(1)) > 0:
         return _GEN_3_X16
     number = int(generation.group(1))
-    lanes = link + "link_widths/%s_link_width" % ("max" if number >= _PARTIAL_GENERATION else "current")
+    lanes = link + "link_widths/%s_link_width" % ("max" if number >= PARTIAL_GENERATION else "current")
     width = re.match(r"^(\d+)x$", (element.findtext(lanes) or "").strip())
     if not width:
         return _GEN_3_X16

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, SourceFileLoader
 from types import ModuleType
 
-PLUGINS = __name__.partition("plugin_utils")[0]
-_FOLDERS = (f"{PLUGINS}module_utils.", f"{PLUGINS}plugin_utils.")  # nothing that Ansible itself looks up by its name
+_PLUGINS = __name__.partition("plugin_utils")[0]
+_PACKAGES = (f"{_PLUGINS}module_utils.", f"{_PLUGINS}plugin_utils.")  # those that only our own code imports
 
 
 class _Finder:
-    """Finds the modules of this collection in the directories of their packages; a finder of sys.meta_path."""
+    """A meta path finder for the modules of these packages, as importlib.machinery.PathFinder is for others."""
 
     def __init__(self) -> None:
         self._finders: dict[str, FileFinder] = {}
@@ -27,7 +27,7 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return where a module is; None if it is not of this collection. Called by Python."""
-        if not name.startswith(_FOLDERS):
+        if not name.startswith(_PACKAGES):
             return None
         for folder in path or ():
             finder = self._finders.setdefault(folder, FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES)))
@@ -37,6 +37,6 @@ class _Finder:
 
 
 def use() -> None:
-    """Find this collection's modules so from now on, before Ansible's loader is asked."""
+    """Put the finder before Ansible's own in sys.meta_path, once."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -31,11 +31,11 @@ def remembered(name: str, make: Callable[[], Made], project: Path = PROJECT) -> 
     name: what is made, and the name of the file. Where nothing can be kept, each run makes it.
     """
     folder = controller_files.private("memory")
+    if folder is None:
+        return make()
     try:
-        version = _version(project) if folder else ""
-    except OSError:  # as with a link to nothing, which whoever reads it will name
-        version = ""
-    if folder is None or not version:
+        version = _version(project)
+    except OSError:  # such as a dangling link: if `make` needs that file, its error names it
         return make()
     path = folder / f"{name}.pickle"
     try:
@@ -52,7 +52,7 @@ def remembered(name: str, make: Callable[[], Made], project: Path = PROJECT) -> 
 
 @functools.cache
 def _version(project: Path) -> str:
-    """Return a hash of all files that anything may be made of, and of the Python that reads them."""
+    """Return a hash of the project's files and of the version of Python."""
     found = hashlib.sha256(sys.version.encode())
     for top in _FOLDERS:
         for folder, subfolders, names in os.walk(project / top):
