@@ -1,6 +1,6 @@
 """script/plan: plan for a described host, without a host and without Ansible.
 
-Exit status 0: a plan (warnings allowed); 1: problems; 2: bad usage. Uses no network.
+Exit status 0: a plan, also one that the host of --probe would refuse; 1: no plan; 2: bad usage. Uses no network.
 """
 
 from __future__ import annotations
