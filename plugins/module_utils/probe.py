@@ -7,13 +7,12 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import threading
-from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Generic, List, Optional, TypeVar
+from dataclasses import replace
+from typing import Callable, TypeVar
 
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe_start
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, digests, files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     cloud_init,
     display,
@@ -53,43 +52,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kern
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, apt_state
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Journal, foreign_holds
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, run_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.probe_start import Options
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, run_lock
 
 Part = TypeVar("Part")
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system")
 OWN_FOLDERS = (frameworks.FOLDER,)  # all that a run with frameworks alone writes to
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to probe; the options of the module gpu_probe, where they are documented.
-
-    Those with the default None in the specification are names from the catalog, which the action plugin gives.
-    """
-
-    repository_url: Optional[str] = None
-    repositories: Dict[str, Any] = option({})
-    repository_check: bool = True
-    repository_patterns: List[str] = option([], default=None)
-    package_patterns: List[str] = option([], default=None)
-    tensorflow_path: str = option(frameworks.FOLDER + "/tensorflow", type="path")
-    driver_packages: str = option("(?!)", default=None)  # a regular expression of their names
-    distro_cuda_package: str = option("", default=None)
-    kernel_header_offers: bool = False
-    kernel_tools: List[str] = option([], default=None)
-    module_compressors: Dict[str, Any] = option({}, default=None)
-    archive_drivers: Dict[str, Any] = option({}, default=None)  # names of packages by distribution
-    prebuilt_modules: str = option("", default=None)  # a glob of their packages
-    switch_modules: List[str] = option([], default=None)
-    extra_modules: str = option("", default=None)  # a glob of their packages
-    pytorch_path: str = option(frameworks.FOLDER + "/pytorch", type="path")
-    contents: bool = False
-    accept_damage: List[str] = option([])
-    directories: List[str] = option([])
-    managed: Dict[str, Any] = option({})
-    state_directory: str = option(store.DIRECTORY, type="path")
-    timeout_factor: float = 1
-    environment_paths: Dict[str, Any] = option({})
 
 
 class _Attempts:
@@ -107,33 +75,12 @@ class _Attempts:
             return None
 
 
-class _Beside(Generic[Part]):
-    """A part of a probe that is read in a thread, beside those that wait for programs; called, it returns the part."""
-
-    def __init__(self, read: Callable[[], Part]) -> None:
-        self._read = read
-        self._found: list[Part] = []
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._try, daemon=True)
-        self._thread.start()
-
-    def _try(self) -> None:
-        try:
-            self._found.append(self._read())
-        except Exception as error:  # noqa: BLE001 - raised where the part is asked for
-            self._error = error
-
-    def __call__(self) -> Part:
-        self._thread.join()
-        if self._error:
-            raise self._error
-        return self._found[0]
-
-
-def probe(root: str, options: Options, run: Run = command.run) -> Probe:
-    """Return the probe of a host, which is at `root`."""
+def probe(
+    root: str, options: Options, run: Run = command.run, compared: Callable[[], dict[str, AppliedPart]] | None = None
+) -> Probe:
+    """Return the probe of a host, which is at `root`; compared: its parts, where that has begun already."""
     attempt = _Attempts()
-    compared = _Beside(lambda: _applied(root, options, run))  # which reads tens of thousands of files
+    compared = compared or probe_start.compare(root, options, run)
     machine = os.uname().machine
     distribution = attempt("distribution", lambda: os_release.read(root))
     gpus, switches = attempt("PCI devices", lambda: pci.read(root)) or ((), ())
@@ -185,7 +132,6 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
         kernel_keys=module_keys.key_ids(root) if signed else None,
         modules_disabled=attempt("kernel.modules_disabled", lambda: module_loading.disabled(root)),
         disk=attempt("disk", lambda: system.disk(root, options.directories)),
-        applied=attempt("record of the last run", compared) or {},
         masked_services=attempt("masked services", lambda: _masked(root, options)) or (),
         verified=attempt("record of the verified configuration", lambda: store.evidence(state)),
         requested=attempt("request of the verified configuration", lambda: store.requested(state)),
@@ -196,6 +142,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> Probe:
         newer_state=attempt("newer records", lambda: _newer_state(state)),
         applied_plan=attempt("applied plan", lambda: installed_stack.applied_plan(root)),
         simulated=attempt("simulated parts", lambda: tuple(installed_stack.simulated(root))) or (),
+        applied=attempt("record of the last run", compared) or {},  # last, as it takes longest
     )
     if options.contents:
         attempt("content of packages", digests.check_md5)
@@ -283,11 +230,6 @@ def _foreign_holds(root: str, journal: Journal) -> dict[str, str]:
     held = database(root).held()
     absent = ("config-files", "not-installed")
     return {name: "" if held[name].status in absent else held[name].version for name in foreign_holds(held, journal)}
-
-
-def _applied(root: str, options: Options, run: Run) -> dict[str, AppliedPart]:
-    place, names = options.state_directory, options.accept_damage
-    return applied.differences(place, root, run, options.contents, options.managed, names)
 
 
 def _masked(root: str, options: Options) -> tuple[str, ...]:

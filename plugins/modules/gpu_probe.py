@@ -401,7 +401,7 @@ import os
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe_start
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, module_options, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
@@ -426,10 +426,10 @@ def of_machine(repositories: dict[str, str | dict[str, str]], machine: str) -> d
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec=module_options.argument_spec(probe.Options),
+        argument_spec=module_options.argument_spec(probe_start.Options),
         supports_check_mode=True,
     )
-    spec = module_options.argument_spec(probe.Options)
+    spec = module_options.argument_spec(probe_start.Options)
     missing = [name for name in spec if name != "repository_url" and module.params[name] is None]
     if missing:
         module.fail_json(
@@ -441,8 +441,13 @@ def main() -> None:
     addresses = [module.params["repository_url"], *repositories.values()]
     secrets = [urls.user_info(address) for address in addresses if address]
     module.no_log_values.update(secret for secret in secrets if secret)  # they are in the invocation
-    options = dataclasses.replace(module_options.read(probe.Options, module.params), repositories=repositories)
-    probed = probe.probe("/", options, command.patient(options.timeout_factor))
+    options = dataclasses.replace(module_options.read(probe_start.Options, module.params), repositories=repositories)
+    run = command.patient(options.timeout_factor)
+    compared = probe_start.compare("/", options, run)
+    # Meanwhile, as this compiles the code of all other parts: Ansible sends sources.
+    from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+
+    probed = probe.probe("/", options, run, compared)
     module.exit_json(changed=False, probe=urls.without_credentials(with_earlier_names(to_json(probed))))
 
 

@@ -25,6 +25,7 @@ FLOORS = {
         "state",
         "checks",
         "verdict",
+        "probe_start.py",
         "probe.py",
     ],
     "plugin_utils": [

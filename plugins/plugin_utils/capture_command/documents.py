@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe_start
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import os_release
@@ -102,7 +103,7 @@ def captured(
     read where the host has it, which may be a mirror.
     """
     read = [(document, _read(document, root, run)) for document in listed(catalog)]
-    options = host_probe.Options(
+    options = probe_start.Options(
         repository_url=None if is_asked else configured_repository(root, repositories),
         repositories=repositories,
         kernel_header_offers=True,

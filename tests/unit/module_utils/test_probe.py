@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
+import os
+import select
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe, probe_start
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack, proc_driver
@@ -34,14 +35,14 @@ def test_the_running_kernel_is_the_one_that_every_other_part_of_a_run_reads(tmp_
 
 def test_files_are_compared_while_programs_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a host with many GPUs nvidia-smi takes seconds, and so does a large environment."""
-    asked = threading.Event()
+    waiting, asked = os.pipe()
 
     def differences(*_options: object) -> dict[str, AppliedPart]:
-        assert asked.wait(60)
+        assert select.select([waiting], [], [], 60)[0], "nvidia-smi was not asked meanwhile"
         return {"nccl": AppliedPart("fingerprint")}
 
-    monkeypatch.setattr(probe.applied, "differences", differences)
-    monkeypatch.setattr(probe.nvidia_smi, "read", lambda *_options: asked.set())
+    monkeypatch.setattr(probe_start.applied, "differences", differences)
+    monkeypatch.setattr(probe.nvidia_smi, "read", lambda *_options: os.write(asked, b"asked") and None)
     assert probe.probe(str(tmp_path), OPTIONS).applied == {"nccl": AppliedPart("fingerprint")}
 
 
@@ -52,7 +53,7 @@ def test_why_files_were_not_compared_is_an_error(
     def fails(*_options: object) -> None:
         raise error
 
-    monkeypatch.setattr(probe.applied, "differences", fails)
+    monkeypatch.setattr(probe_start.applied, "differences", fails)
     assert probe.probe(str(tmp_path), OPTIONS).errors[-1] == f"record of the last run: {error}"
 
 
