@@ -23,6 +23,7 @@ from ansible.utils.color import ANSIBLE_COLOR
 from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become, controller_run, interpreter, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.early_connection import EarlyConnectionAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal, result_for_terminal
@@ -122,7 +123,7 @@ def _indexes(urls: dict[str, Any]) -> dict[str, str]:
     return {name.split("_")[0]: str(url) for name, url in urls.items()}
 
 
-class ActionModule(VariablesAction):
+class ActionModule(EarlyConnectionAction, VariablesAction):
     """The action `gpuhost.stack.stack_plan`."""
 
     _supports_check_mode = True
@@ -226,6 +227,7 @@ class ActionModule(VariablesAction):
             "managed": {name: ManagedPart.from_json(entry).watch for name, entry in args["managed"].items()},
         }
         waiting = Waiting(variables["inventory_hostname"], args["wait"])
+        self.open_connection()
         while True:
             probed = self._execute_module(module_name=PROBE, module_args=options, task_vars=variables)
             if "probe" not in probed:
