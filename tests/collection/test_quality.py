@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ def tree(tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the collection as a git checkout below ansible_collections, as ansible-test requires it."""
     place = tmp_path_factory.mktemp("tree") / "ansible_collections/gpuhost/stack"
     place.mkdir(parents=True)
-    with tarfile.open(tarball) as archive:
-        archive.extractall(place, filter="data")
+    checked("tar", "-xzf", str(tarball), cwd=place)  # extractall has no filter in Debian 12's Python 3.11.2
     checked("git", "init", "--quiet", ".", cwd=place)
     checked("git", "add", "--all", cwd=place)
     return place
