@@ -85,7 +85,7 @@ SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 # Errors are ignored here: each host reads them again and reports them.
 with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
-with contextlib.suppress(CatalogError, OSError, ValueError):
+with contextlib.suppress(CatalogError, ImportError, OSError, ValueError):
     fingerprints.preload()
 # Catalog and modules stay until the end: no garbage collection, here or in a host's process, needs to visit them.
 gc.freeze()

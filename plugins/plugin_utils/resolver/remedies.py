@@ -268,7 +268,8 @@ def _more_gpus(trial: Trial) -> Iterator[Remedy]:
     kinds = {gpu.pci_id: gpu.name for gpu in plan.gpus}
     if len(kinds) != 1 or len(plan.gpus) != len(host.gpus):
         return
-    (kind, name), expected = next(iter(kinds.items())), int(plan.request["expect_gpus"])
+    ((kind, name),) = kinds.items()
+    expected = int(plan.request["expect_gpus"])
     changed = dataclasses.replace(host, gpus=(host.gpus[0],) * expected)
     made = trial.attempt(plan.request, changed)
     if made.ok:
