@@ -78,7 +78,7 @@ class _Attempts:
 def probe(
     root: str, options: Options, run: Run = command.run, compared: Callable[[], dict[str, AppliedPart]] | None = None
 ) -> Probe:
-    """Return the probe of a host, which is at `root`; compared: its parts, where that has begun already."""
+    """Return the probe of the host at `root`. compared: its comparison with the last run, if that is under way."""
     attempt = _Attempts()
     compared = compared or probe_start.compare(root, options, run)
     machine = os.uname().machine

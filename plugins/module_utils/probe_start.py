@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""What a probe is asked, and its longest part, which begins before the others. Runs on the managed host."""
+"""The options of a probe, and the start of its longest part, the comparison of files. Runs on the managed host."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Options:
 
 
 def compare(root: str, options: Options, run: Run) -> Beside[dict[str, AppliedPart]]:
-    """Begin to compare a host, which is at `root`, with the record of the last complete run."""
+    """Start to compare the host at `root` with the record of the last complete run, and return what waits for it."""
     place, accepted = options.state_directory, options.accept_damage
     # It reads tens of thousands of files.
     return Beside(lambda: applied.differences(place, root, run, options.contents, options.managed, accepted))

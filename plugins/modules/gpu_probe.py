@@ -444,7 +444,7 @@ def main() -> None:
     options = dataclasses.replace(module_options.read(probe_start.Options, module.params), repositories=repositories)
     run = command.patient(options.timeout_factor)
     compared = probe_start.compare("/", options, run)
-    # Meanwhile, as this compiles the code of all other parts: Ansible sends sources.
+    # Only now: Ansible sends sources, and the comparison runs while these are compiled.
     from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 
     probed = probe.probe("/", options, run, compared)

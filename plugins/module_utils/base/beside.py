@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Call a function in a process beside this one, for work that keeps a CPU busy. Runs on the managed host."""
+"""Run a function in a child process while this one goes on. Runs on the managed host."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Result = TypeVar("Result")
 
 
 class Beside(Generic[Result]):
-    """A function that a child process calls at once; called, it waits for the result.
+    """A function that has begun to run in a child process; calling this object waits for its result.
 
-    In place of multiprocessing, whose import takes a part of what this saves. The child is a copy of this process: what
-    it changes in memory ends with it. The result must be picklable.
+    A thread would share this interpreter's lock; importing multiprocessing takes a good part of the time that a child
+    saves. What the child changes in memory is lost. The result must be picklable.
     """
 
     def __init__(self, function: Callable[[], Result]) -> None:
@@ -30,8 +30,8 @@ class Beside(Generic[Result]):
     def __call__(self) -> Result:
         """Return the function's result.
 
-        Raise ValueError with the text of its OSError or ValueError, or if the child was killed; RuntimeError with the
-        traceback of any other error.
+        Raise ValueError with the message of an OSError or ValueError in it, or if the child was killed; RuntimeError
+        with the traceback of any other exception.
         """
         with os.fdopen(self._pipe, "rb") as stream:
             answer = stream.read()
@@ -48,9 +48,9 @@ class Beside(Generic[Result]):
 
 
 def _answer(function: Callable[[], Any], pipe: int) -> NoReturn:
-    """Write the result of a function, or the text of its error, and end this process, which shares all with its parent.
+    """Send the function's result or error to the parent, and exit.
 
-    Only texts, as an exception with arguments of its own cannot be unpickled.
+    Errors are sent as text: an exception whose constructor takes other arguments than its message cannot be unpickled.
     """
     status = 1
     answer: tuple[Any, str | None, str | None]
@@ -65,4 +65,4 @@ def _answer(function: Callable[[], Any], pipe: int) -> NoReturn:
             pickle.dump(answer, stream)
         status = 0
     finally:
-        os._exit(status)  # neither handlers nor `finally` of the callers may run a second time
+        os._exit(status)  # the parent's exit handlers and `finally` blocks must not run here, too

@@ -12,18 +12,19 @@ from ansible.plugins.action import ActionBase
 
 
 class EarlyConnectionAction(ActionBase):
-    """An action whose commands on the host wait for a connection that has begun to open, and share it.
+    """An action that can open the host's SSH connection in advance; its commands wait until it is open, and share it.
 
-    Ansible itself connects after it has built the module. Where ControlPersist is off, the connection is one too many.
+    By itself, Ansible connects when it has built the module. Without ControlPersist nothing is shared, and this costs a
+    second connection.
     """
 
     _opening: threading.Thread | None = None
     _failure: Exception | None = None
 
     def open_connection(self) -> None:
-        """Begin to open the connection if it is one of ssh, which later commands share."""
+        """Start to open the connection in a thread; do nothing for a connection plugin other than ssh."""
         if self._connection.transport == "ssh":
-            context = contextvars.copy_context()  # of the task, which Ansible's messages name
+            context = contextvars.copy_context()  # Ansible keeps the current task in it
             self._opening = threading.Thread(target=context.run, args=(self._open,), daemon=True)
             self._opening.start()
 
@@ -34,7 +35,7 @@ class EarlyConnectionAction(ActionBase):
             self._failure = error
 
     def _low_level_execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run a command on the host, once a connection that has begun to open is there; raise why it is not."""
+        """Run a command on the host; wait for `open_connection` first, and raise its error, if it has one."""
         if self._opening:
             self._opening.join()
             self._opening = None
