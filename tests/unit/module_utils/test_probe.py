@@ -35,14 +35,19 @@ def test_the_running_kernel_is_the_one_that_every_other_part_of_a_run_reads(tmp_
 
 def test_files_are_compared_while_programs_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a host with many GPUs nvidia-smi takes seconds, and so does a large environment."""
-    waiting, asked = os.pipe()
+    comparing, asking = os.pipe(), os.pipe()
+
+    def meet(own: tuple[int, int], other: tuple[int, int]) -> None:
+        """Say that this side has begun, and wait until the other has."""
+        os.write(own[1], b".")
+        assert select.select([other[0]], [], [], 60)[0], "the other side has not begun meanwhile"
 
     def differences(*_options: object) -> dict[str, AppliedPart]:
-        assert select.select([waiting], [], [], 60)[0], "nvidia-smi was not asked meanwhile"
+        meet(comparing, asking)
         return {"nccl": AppliedPart("fingerprint")}
 
     monkeypatch.setattr(probe_start.applied, "differences", differences)
-    monkeypatch.setattr(probe.nvidia_smi, "read", lambda *_options: os.write(asked, b"asked") and None)
+    monkeypatch.setattr(probe.nvidia_smi, "read", lambda *_options: meet(asking, comparing))
     assert probe.probe(str(tmp_path), OPTIONS).applied == {"nccl": AppliedPart("fingerprint")}
 
 
