@@ -45,6 +45,13 @@ def options(role: Path) -> dict[str, dict[str, object]]:
     return yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"].get("options", {})
 
 
+def test_a_playbook_and_a_file_that_it_includes_never_have_the_same_name():
+    """Ansible looks beside the playbook, too: include_tasks of `plan.yml` in tasks/ found playbooks/plan.yml."""
+    files = [path.name for folder in (".", "tasks", "vars") for path in (PROJECT / "playbooks" / folder).glob("*.yml")]
+    assert len(files) > 40
+    assert [name for name, count in collections.Counter(files).items() if count > 1] == []
+
+
 def test_roles_and_scenarios_are_found():
     assert len(ROLES) >= 8
     assert len(SCENARIOS) >= 2

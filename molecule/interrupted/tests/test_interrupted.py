@@ -48,9 +48,11 @@ class Change:
     def target(self) -> str:
         return "new" if self.at == "old" else "old"
 
-    def start(self, *options: str, to: str = "", **environment: str) -> subprocess.Popen[str]:
-        """Start gpu_host.yml for the other configuration or the one named."""
-        command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/gpu_host.yml"]
+    def start(
+        self, *options: str, to: str = "", playbook: str = "gpu_host", **environment: str
+    ) -> subprocess.Popen[str]:
+        """Start a playbook for the other configuration or the one named."""
+        command = [str(Path(sys.executable).with_name("ansible-playbook")), f"playbooks/{playbook}.yml"]
         command += ["-i", self.inventory, *CONFIGURATIONS[to or self.target], *options]
         settings = {"ANSIBLE_CALLBACK_PLUGINS": str(SCENARIO / "callback_plugins"), "ANSIBLE_FORCE_COLOR": "false"}
         settings["ANSIBLE_CALLBACKS_ENABLED"] = "interrupt"
@@ -63,10 +65,11 @@ class Change:
         """Run the same command to its end; the host must be as after an uninterrupted change."""
         self.complete(self.start(to=to), to)
 
-    def complete(self, run: subprocess.Popen[str], to: str = "") -> None:
-        """Wait for the end of a run; the host must be as after an uninterrupted change."""
+    def complete(self, run: subprocess.Popen[str], to: str = "", says: str = "") -> None:
+        """Wait for the end of a run, which prints `says`; the host must be as after an uninterrupted change."""
         output, _ = run.communicate()
         assert run.returncode == 0, output[-5000:]
+        assert says in output, output[-5000:]
         self.at = to or self.target
         found = self.read_state()
         assert self.differences(self.expected[self.at], found) == []
@@ -205,6 +208,18 @@ def test_second_run_at_the_same_time_names_the_first_and_changes_nothing(change,
     assert "other-run: another run is changing this host: gpu_host.yml of" in output
     assert f"(process {run.pid})" in output
     change.complete(run)
+
+
+@pytest.mark.parametrize("playbook", ["gpu_host", "rollback"])
+def test_second_run_at_the_same_time_waits_and_then_does_its_work(change, tasks, playbook):
+    """Both ask for what the first run replaces."""
+    before = change.at
+    run = change.start()
+    wait_for_dpkg(run)
+    second = change.start(to=before, playbook=playbook)
+    output, _ = run.communicate()
+    assert run.returncode == 0, output[-5000:]
+    change.complete(second, to=before, says="another run is changing this host: gpu_host.yml of")
 
 
 def test_missing_network_leaves_the_host_unchanged(change, tasks):

@@ -153,13 +153,13 @@ TABLE: Mapping[str, Rows] = {
         (of_run(damage=INTACT), True),
         (of_run(damage=DAMAGE), False),
     ],
-    "tasks/verify.yml: Verify, and roll back if a check fails": [
+    "tasks/verify_or_roll_back.yml: Verify, and roll back if a check fails": [
         ({}, True),
         (BASELINE, True),
         (CHECK_MODE, True),
         ({**BASELINE, **CHECK_MODE}, False),
     ],
-    "tasks/verify.yml: Fail if a check failed": accepts(("pass", "deferred"), "__gpu_stack_verified"),
+    "tasks/verify_or_roll_back.yml: Fail if a check failed": accepts(("pass", "deferred"), "__gpu_stack_verified"),
     "verify.yml: Fail if a check failed or the host is damaged": [
         *accepts(("pass", "deferred"), "__gpu_stack_verified", damage=INTACT),
         *accepts((), "__gpu_stack_verified", damage=DAMAGE),
@@ -202,7 +202,7 @@ TABLE: Mapping[str, Rows] = {
         ({"smoke_train_scope": "cluster"}, False),
     ],
     # What is recorded.
-    "tasks/provision.yml: Record the applied state": [
+    "tasks/change.yml: Record the applied state": [
         ({"gpu_stack_managed": {"nccl": {}}}, True),
         ({"gpu_stack_managed": {"nccl": {}}, "ansible_skip_tags": ["verify"]}, True),
         ({"gpu_stack_managed": {"nccl": {}}, "ansible_skip_tags": ["nccl"]}, False),

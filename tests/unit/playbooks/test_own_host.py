@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.ansible_runs import Done, printed, run_play
+from tests.unit.ansible_runs import INTERPRETER, Done, printed, run_play, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
-TASKS = PROJECT / "playbooks/tasks"
-GROUP = sorted((PROJECT / "playbooks/group_vars/all").glob("*.yml"))
+PLAYBOOKS = PROJECT / "playbooks"
+GROUP = sorted((PLAYBOOKS / "group_vars/all").glob("*.yml"))
 # Another process of this machine, recorded as a run, which owns the host for some seconds.
 OTHER = f"""
 import sys, time
@@ -26,12 +27,18 @@ print(run_lock.acquire(sys.argv[1], run), flush=True)
 time.sleep(int(sys.argv[2]))
 run_lock.release(sys.argv[1], run["id"])
 """
-OWN: dict[str, object] = {"ansible.builtin.import_tasks": str(TASKS / "own_host.yml")}
+# As change.yml, which a play includes, imports it.
+OWN: dict[str, object] = {"ansible.builtin.include_tasks": "tasks/owning.yml"}
 
 
 def play(folder: Path, *tasks: dict[str, object], **variables: object) -> Done:
+    """Plan and run tasks in a play beside copies of the public playbooks."""
     values = {"gpu_stack_state_directory": f"{folder}/state", "gpu_stack_expect_gpus": 0, **variables}
-    listed = [{"ansible.builtin.import_tasks": str(TASKS / "plan.yml")}, *tasks]
+    shutil.copytree(PLAYBOOKS / "tasks", folder / "tasks", dirs_exist_ok=True)
+    (folder / "tasks/owning.yml").write_text('[{"ansible.builtin.import_tasks": "own_host.yml"}]')
+    for path in PLAYBOOKS.glob("*.yml"):
+        shutil.copy(path, folder)
+    listed = [{"ansible.builtin.import_tasks": "tasks/probe_and_plan.yml"}, *tasks]
     text = {
         "hosts": "all",
         "gather_facts": False,
@@ -73,3 +80,19 @@ def test_nothing_is_planned_for_a_host_that_another_run_changes(tmp_path: Path) 
     assert "waiting, for at most 1 s (gpu_stack_wait): another run is changing this host" in printed(done)
     assert re.search(rf"- other-run: .*gpu_host\.yml of \S+ \(process {other.pid}\) since 20", printed(done))
     assert "another run" not in printed(play(tmp_path, judge, gpu_stack_wait=0)), "that run was killed"
+
+
+@pytest.mark.parametrize("playbook", ["rollback", "teardown"])
+def test_a_rollback_or_teardown_changes_nothing_while_another_run_does(tmp_path: Path, playbook: str) -> None:
+    state = tmp_path / "state"
+    values = {"gpu_stack_state_directory": str(state), "gpu_stack_wait": 1, "ansible_become": False}
+    options = ("-i", "inventories/local", "-e", json.dumps(values), *INTERPRETER)
+    with subprocess.Popen([sys.executable, "-c", OTHER, str(state), "600"], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "None\n"
+        before = {path.name: path.read_text() for path in state.iterdir()}
+        done = run_playbook(PROJECT, f"playbooks/{playbook}.yml", *options, GPUHOST_REPORTS=str(tmp_path / "reports"))
+        other.kill()
+    assert done.returncode == 2, printed(done)
+    assert re.search(rf"Nothing was changed: another run .* \(process {other.pid}\) since .* Waited \d+ s", printed(done))
+    assert {path.name: path.read_text() for path in state.iterdir()} == before

@@ -59,7 +59,7 @@ def test_provisioning_refuses_hosts_with_problems_and_finishes_those_without_dri
     """Without the preflight's play before it."""
     (tmp_path / "tasks").mkdir()
     shown = [{"ansible.builtin.debug": {"msg": "provisions {{ inventory_hostname }}"}}]
-    (tmp_path / "tasks/provision.yml").write_text(json.dumps(shown))
+    (tmp_path / "tasks/change.yml").write_text(json.dumps(shown))
     (tmp_path / "tasks/verify_first.yml").write_text("[]")
     states = {"a": "refused", "b": "unchanged", "c": "pending", "d": "drift"}
     done = run(tmp_path, "_provision", states, "-e", json.dumps({"gpu_stack_managed": {}, "gpu_stack_serial": 4}))

@@ -43,7 +43,7 @@ def test_what_is_set_below_the_playbook(tmp_path: Path) -> None:
 def values(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The output of the task that sets them, in a play with the playbooks' group_vars, after plan.yml."""
     folder = tmp_path_factory.mktemp("site")
-    tasks = yaml.safe_load((PROJECT / "playbooks/tasks/provision.yml").read_text())
+    tasks = yaml.safe_load((PROJECT / "playbooks/tasks/change.yml").read_text())
     (setting,) = (task for task in tasks if task["name"] == "Set the role variables that the inventory sets")
     show = {
         "ansible.builtin.debug": {
@@ -73,7 +73,7 @@ def test_role_variables_of_the_inventory_win_wherever_it_sets_them(values: str, 
 
 def test_what_the_plan_gives_is_that_of_the_last_plan_and_may_be_read_by_the_inventory(tmp_path: Path) -> None:
     """A component leaves the plan and comes back in another version, and a play names its own."""
-    tasks = yaml.safe_load((PROJECT / "playbooks/tasks/provision.yml").read_text())
+    tasks = yaml.safe_load((PROJECT / "playbooks/tasks/change.yml").read_text())
     (setting,) = (task for task in tasks if task["name"] == "Set the role variables that the inventory sets")
     show = {"ansible.builtin.debug": {"msg": "nccl {{ nccl_version }} {{ nccl_packages }} {{ cudnn_packages }}"}}
     plan = {"import_playbook": str(PROJECT / "playbooks/plan.yml")}
