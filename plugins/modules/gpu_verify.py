@@ -127,6 +127,11 @@ options:
     description: What is known to be damaged on the host, a message by name, for C(gpuhost-verify), which prints it.
     type: dict
     default: {}
+  accept_damage:
+    description: The names of damage that is to stay, which C(gpuhost-verify --fresh) does not look for.
+    type: list
+    elements: str
+    default: []
   max_age:
     description:
       - The days for which the last verification stands for checks that are V(deferred), and the last training for a new

@@ -196,7 +196,7 @@ def records(as_root):
     return read
 
 
-def test_verify_names_the_damage_and_forgets_nothing(damage, playbook, rerun, records, reports, unchanged):
+def test_verify_names_the_damage_and_forgets_nothing(as_root, damage, playbook, rerun, records, reports, unchanged):
     """Also where a check fails: nvcc is gone."""
     damages = [row for row in BY_DEFAULT if not row.options]
     for row in damages:
@@ -207,6 +207,8 @@ def test_verify_names_the_damage_and_forgets_nothing(damage, playbook, rerun, re
         assert "cuda.nvcc" in found
         assert "The host is damaged" in found
         assert missed({row.part: [found] for row in damages}, damages) == []
+    fresh = as_root.run_expect([2], "gpuhost-verify --fresh --json").stdout
+    assert missed({row.part: json.loads(fresh)["damage"] for row in damages}, damages) == []
     assert records() == before
     (entry,) = json.loads((reports / "latest/report.json").read_text())["hosts"]
     assert entry["status"] == "failed"
@@ -260,7 +262,12 @@ def test_accepted_damage_stays_and_is_shown(as_root, playbook, rerun, reports):
     assert "gpu_stack_accept_damage has 'file /etc/no-such', which is no damage of this host" in verified.stderr
     (entry,) = json.loads((reports / "latest/report.json").read_text())["hosts"]
     assert list(entry["damage"]["accepted"]) == [name]
+    assert "verified; checked 0 seconds ago" in as_root.run_expect([0], "gpuhost-verify --fresh").stdout
     playbook("verify", expect=2)
+    as_root.run_expect([0], "rm /etc/profile.d/cuda.sh")
+    fresh = as_root.run_expect([0], "gpuhost-verify --fresh").stdout  # no check fails
+    assert "damaged; checked 0 seconds ago" in fresh
+    assert [f"damaged: {thing} was" in fresh for thing in (name, "file /etc/profile.d/cuda.sh")] == [True, True]
     left_out = playbook("gpu_host", "--tags", "verify", expect=2).stdout
     assert "The host is damaged" in left_out
     assert name in left_out

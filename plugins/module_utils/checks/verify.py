@@ -72,6 +72,7 @@ class Options:
     unknown: str = option(model.FAIL, choices=[model.FAIL, model.WARN])
     max_age: float = MAX_AGE
     damage: Dict[str, Any] = option({})
+    accept_damage: List[str] = option([])
     timeout_factor: float = 1
     fail: bool = False
     environment_paths: Dict[str, Any] = option({})

@@ -202,6 +202,11 @@ def with_journal(directory: str, watch: dict[str, Any]) -> dict[str, Any]:
     return dict(watch, packages=sorted(set(watch.get("packages") or []) | set(store.journal(directory))))
 
 
+def watches(directory: str) -> Parts:
+    """Return what each recorded part watches, as the last complete run had it planned."""
+    return {name: part["watch"] for name, part in _stored(directory).items()}
+
+
 # Restored records -------------------------------------------------------------------------------------------------
 
 

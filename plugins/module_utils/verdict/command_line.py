@@ -97,9 +97,10 @@ class FreshError(Exception):
 
 
 def check_again(root: str, run: Run) -> None:
-    """Ask every check as the last verification did, and record the result. Raise FreshError."""
-    # Not at the top: a verdict from the record must take no time for them.
+    """Ask every check as the last verification did, look for damage, and record both. Raise FreshError."""
+    # Not at the top: a verdict from the record must take no time for them. The module `program` packs them.
     from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
+    from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 
     directory = files.under(root, store.DIRECTORY)
     try:
@@ -113,7 +114,13 @@ def check_again(root: str, run: Run) -> None:
     except (OSError, ValueError, TypeError) as error:
         raise FreshError("the options of the checks cannot be read: %s" % error) from error
     record = last_result.compose(root, context.smi, verify.verify(context))
-    problem = last_result.write(directory, record)
+    try:
+        watches = applied.watches(directory)
+        parts = applied.differences(store.DIRECTORY, root, run, managed=watches, accepted=options.accept_damage)
+    except (OSError, ValueError) as error:
+        raise FreshError("the host cannot be compared with what the last run left: %s" % error) from error
+    damage = {thing: text for part in parts.values() for thing, text in part.damage.items()}
+    problem = last_result.write(directory, record, dict(kept, damage=damage))
     if problem:
         raise FreshError(problem)
 

@@ -3,7 +3,8 @@
 """Judge a host by its last recorded result and by what has changed since. Pure functions.
 
 The outcomes are those of the checks; beside them EXPIRED is evidence that is too old, PENDING a change that nothing has
-verified. The status is the worst that counts, the exit status follows from it.
+verified, and DAMAGED a host whose checks have nothing against it while something that gpuhost installed is not as it
+left it. The status is the worst that counts, the exit status follows from it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.present import Present
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.recorded import Recorded, seconds
 
-PENDING, EXPIRED = "pending", "expired"
-STATUSES = (FAIL, UNKNOWN, PENDING, EXPIRED, DEFERRED, PASS)  # from the worst to the best
+PENDING, EXPIRED, DAMAGED = "pending", "expired", "damaged"
+STATUSES = (FAIL, UNKNOWN, PENDING, EXPIRED, DAMAGED, DEFERRED, PASS)  # from the worst to the best
 EXIT = {FAIL: 2, UNKNOWN: 1, PENDING: 1, EXPIRED: 1}  # of others 0
 XID_CHECK = "gpu.xid_errors"
 DAY = 86400.0
@@ -55,8 +56,8 @@ class Finding:
 class Verdict:
     """The verdict on a host: what was found, the number of recorded checks by outcome, when they ran, how long ago.
 
-    status: one of STATUSES; trainings: (framework, when it ended); damage: a sentence each, which changes no status, as
-    the last run of the playbooks has left it; at and age (seconds) are None without a record.
+    status: one of STATUSES; trainings: (framework, when it ended); damage: a sentence each, as the last run of the
+    playbooks or `--fresh` has found it; at and age (seconds) are None without a record.
     """
 
     status: str
@@ -133,8 +134,9 @@ def judge(recorded: Recorded, present: Present, max_age: float | None = None) ->
         findings.append(Finding("record", UNKNOWN, "the checks have measured nothing", AGAIN))
         options = {}
     trainings = ((recorded.evidence or {}).get("trainings") or {}).items()
+    status, damage = _status(findings, options.get("unknown", FAIL)), tuple((options.get("damage") or {}).values())
     return Verdict(
-        status=_status(findings, options.get("unknown", FAIL)),
+        status=DAMAGED if damage and status in (DEFERRED, PASS) else status,
         findings=tuple(findings),
         counts=counts,
         at=result.get("at"),
@@ -143,7 +145,7 @@ def judge(recorded: Recorded, present: Present, max_age: float | None = None) ->
         gpus=present.gpus,
         rebooted=any(finding.id == "host.boot" and finding.outcome == PASS for finding in findings),
         trainings=tuple((name, training["finished"]) for name, training in trainings),
-        damage=tuple((options.get("damage") or {}).values()),
+        damage=damage,
     )
 
 

@@ -15,6 +15,7 @@ import sys
 import zipfile
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied  # noqa: F401  # loaded for --fresh
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict import command_line
 
 PATH = "/opt/gpuhost/verify/gpuhost-verify"  # the role host_verify makes the directory, and a link to the program

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict import command_line
 from syrupy.assertion import SnapshotAssertion
 
@@ -55,6 +56,7 @@ def printed(capsys: Capture) -> str:
 
 
 def document(host: VerifiedHost, capsys: Capture) -> dict[str, Any]:
+    capsys.readouterr()
     host.main("--json")
     return dict(json.loads(capsys.readouterr().out))
 
@@ -273,13 +275,38 @@ def test_fresh_applies_waivers_that_have_not_ended(host: VerifiedHost, capsys: C
         assert host.recorded("last_result")["checks"]["driver.gpu_count"]["status"] == status
 
 
-def test_damage_is_printed_and_the_checks_decide(host: VerifiedHost, capsys: Capture) -> None:
+def test_beside_damage_no_host_is_verified_and_the_checks_decide_how_it_ends(
+    host: VerifiedHost, capsys: Capture
+) -> None:
     host.record("verify_options", damage={f"file /{n}": f"file /{n} is missing" for n in range(5)})
     assert host.main() == 0
     text = capsys.readouterr().out
+    assert text.startswith("gpu01: damaged; checked ")
     assert "damaged: file /0 is missing" in text
     assert "and 2 more that is damaged: run playbooks/gpu_host.yml" in text
-    assert len(document(host, capsys)["damage"]) == 5
+    found = document(host, capsys)
+    assert (found["status"], found["exit_status"], len(found["damage"])) == ("damaged", 0, 5)
+    host.load("590.44.01")
+    assert host.main() == 2
+    assert capsys.readouterr().out.startswith("gpu01: failed; ")
+
+
+def test_fresh_looks_for_damage_itself_but_not_for_what_is_accepted(host: VerifiedHost, capsys: Capture) -> None:
+    """What a run of the playbooks left is recorded; then somebody changes two files, and somebody repairs them."""
+    names = ("/etc/profile.d/cuda.sh", "/etc/modprobe.d/gpuhost-nouveau.conf")
+    for name in names:
+        host.write(name[1:], "as installed\n")
+    parts = {"env_paths": {"fingerprint": "1", "watch": {"files": list(names)}}}
+    applied.record(str(host.state_directory), parts, str(host.root), host.run)
+    for name in names:
+        host.write(name[1:], "changed\n")
+    assert (host.main("--fresh"), document(host, capsys)["status"]) == (0, "damaged")
+    assert [text.split()[1] for text in document(host, capsys)["damage"]] == sorted(names)
+    host.record("verify_options", accept_damage=[f"file {names[0]}"])
+    host.main("--fresh")
+    assert [text.split()[1] for text in document(host, capsys)["damage"]] == [names[1]]
+    host.write(names[1][1:], "as installed\n")
+    assert (host.main("--fresh"), document(host, capsys)["status"]) == (0, "pass")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's rights need root")
