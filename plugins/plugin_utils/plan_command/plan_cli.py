@@ -1,6 +1,6 @@
 """script/plan: plan for a described host, without a host and without Ansible.
 
-Exit status 0: a plan, also one that the host of --probe would refuse; 1: no plan; 2: bad usage. Uses no network.
+Exit status 0: a plan; 1: no plan, or one that the host of --probe refuses; 2: bad usage. Uses no network.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import foreign_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -219,21 +221,38 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
 _RUN = "ansible-playbook playbooks/gpu_host.yml -i inventories/lab"
 
 
-def _screen(arguments: argparse.Namespace, plan: Plan, probe: Probe | None, out: TextIO) -> str:
-    """Return the plan for people: of a probed host with the diff and the preflight that it would get."""
-    is_terminal = out.isatty()
-    columns = max(shutil.get_terminal_size((80, 24)).columns, 60) if is_terminal else 80
-    style = Style(columns, is_terminal and "NO_COLOR" not in os.environ, arguments.why)
-    if probe is None:
-        return plan_screen(plan, style=style, then=f"{_RUN}, with the host in inventories/lab/hosts.yml")
+def _view(plan: Plan, probe: Probe) -> HostView:
+    """Return the diff and the preflight that a probed host would get."""
     diff = plan_diff(plan, probe)
     findings = (checks.without_change if adoption.is_asked(plan.request) else checks.preflight)(
         plan, probe, diff, Options()
     )
     minutes = durations.typical_minutes(Path("reports"), diff.changes)
     expected = outlook(plan, diff, probe)
-    view = HostView(diff, expected, warnings=findings.warnings, refused=findings.problems, minutes=minutes)
-    return plan_screen(plan, view, style=style, then=f"{_RUN} --limit HOST")
+    return HostView(diff, expected, warnings=findings.warnings, refused=findings.problems, minutes=minutes)
+
+
+def _screen(arguments: argparse.Namespace, plan: Plan, view: HostView | None, out: TextIO) -> str:
+    """Return the plan for people."""
+    is_terminal = out.isatty()
+    columns = max(shutil.get_terminal_size((80, 24)).columns, 60) if is_terminal else 80
+    style = Style(columns, is_terminal and "NO_COLOR" not in os.environ, arguments.why)
+    pairs = [pair.strip().removeprefix(PREFIX) for pair in arguments.request]
+    pairs += [f"versions_file={Path(arguments.versions).absolute()}"] if arguments.versions else []
+    words = [word for pair in pairs for word in ("-e", shlex.quote(PREFIX + pair))]
+    command = " ".join([_RUN, *words])
+    then = f"{command} --limit HOST" if view else f"{command}, with the host in inventories/lab/hosts.yml"
+    return plan_screen(plan, view, style=style, then=then)
+
+
+def _document(plan: Plan, view: HostView | None) -> dict[str, Any]:
+    """Return the plan as JSON, with what the preflight of a probed host finds."""
+    document = plan.to_json()
+    if view:
+        document["problems"] += to_json(view.refused)
+        document["warnings"] += to_json(view.warnings)
+        document["ok"] = not document["problems"]
+    return document
 
 
 def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> int:
@@ -256,6 +275,7 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
     except CatalogError as error:
         print(f"script/plan: {error}", file=err)
         return 2
-    text = json.dumps(plan.to_json(), indent=2) if arguments.json else _screen(arguments, plan, probe, out)
+    view = _view(plan, probe) if probe else None
+    text = json.dumps(_document(plan, view), indent=2) if arguments.json else _screen(arguments, plan, view, out)
     print(text, file=out)
-    return 0 if plan.ok else 1
+    return 1 if not plan.ok or (view and view.refused) else 0

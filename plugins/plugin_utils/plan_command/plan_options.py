@@ -23,7 +23,7 @@ def parser() -> command_line.Parser:
     result = command_line.Parser(
         "script/plan",
         description="Plan the driver, CUDA, cuDNN, NCCL, TensorFlow and PyTorch of a GPU host from its description.",
-        epilog="Exit status: 0 a plan, also one that the host of --probe would refuse; 1 no plan; 2 bad usage.",
+        epilog="Exit status: 0 a plan; 1 no plan, or one that the host of --probe refuses; 2 bad usage.",
     )
     result.add_argument("--distro", metavar="ID", help="distribution release, such as ubuntu-24.04")
     result.add_argument(

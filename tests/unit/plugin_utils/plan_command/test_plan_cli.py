@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -168,13 +170,40 @@ def _probe_file(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("request_", [{}, {"driver": "none"}, {"driver": "none", "cuda": "13.2"}])
-def test_the_answer_for_a_probe_is_the_hosts_own(probe_file, request_):
-    pairs = [word for name, value in request_.items() for word in ("--request", f"{name}={value}")]
-    status, out, err = run("--probe", str(probe_file), "--json", *pairs)
+@pytest.mark.parametrize(
+    ("request_", "problem", "ends"),
+    [
+        ({}, "kernel-headers-missing", "Refused: 1 problem(s) on this host"),
+        ({"driver": "none"}, "", "Plan: "),
+        ({"driver": "none", "cuda": "13.2"}, "driver-too-old-for-cuda", "No plan: "),
+    ],
+    ids=["the host refuses it", "a plan", "no plan"],
+)
+def test_the_answer_for_a_probe_is_the_hosts_own_as_text_and_as_json(probe_file, request_, problem, ends):
+    words = ["--probe", str(probe_file), *(f"--request={name}={value}" for name, value in request_.items())]
+    status, out, err = run(*words, "--json")
+    made = json.loads(out)
     own = plan_for_probe(Probe.from_json(json.loads(probe_file.read_text())), request_, frozen_catalog())
-    assert json.loads(out) == json.loads(json.dumps(own.to_json()))
-    assert (status, err) == (0 if own.ok else 1, "")
+    assert made["components"] == json.loads(json.dumps(own.to_json()["components"]))
+    assert (status, err, made["ok"]) == (1 if problem else 0, "", not problem)
+    as_text, text, err = run(*words, "--why")
+    assert (as_text, err, ends in text) == (status, "", True)
+    for kind in ("problem", "warning"):
+        assert re.findall(f"^{kind}  ([a-z-]+): ", text, re.MULTILINE) == [
+            found["code"] for found in made[f"{kind}s"] if found["code"] != "repository-not-read"
+        ]
+    assert [found["code"] for found in made["problems"]] == [problem] * bool(problem)
+
+
+def test_the_next_command_has_the_request_and_the_saved_versions(probe_file, tmp_path):
+    saved = tmp_path / "saved&versions.yml"
+    words = ["--request=driver=none", "--request=gpu_stack_tensorflow=none"]
+    assert run("--probe", str(probe_file), *words, "--save-versions", str(saved))[0] == 0
+    _status, out, _err = run("--probe", str(probe_file), *words, "--versions", str(saved))
+    command = shlex.split(out.rpartition("Next: ")[2].partition("   (")[0])
+    given = ["gpu_stack_driver=none", "gpu_stack_tensorflow=none", f"gpu_stack_versions_file={saved}"]
+    assert [word for word in command if "=" in word] == given
+    assert command[:4] == ["ansible-playbook", "playbooks/gpu_host.yml", "-i", "inventories/lab"]
 
 
 def test_a_probe_may_come_from_a_pipe(probe_file, tmp_path):
