@@ -50,6 +50,10 @@ PROBLEMS = {
     "offer the package with it",
     "fabric-manager-missing": "the host has NVSwitches, and no Fabric Manager of exactly the driver's version is there",
 }
+WARNINGS = {
+    "fabric-left-out": "the host has NVSwitches, and gpu_stack_fabric=none leaves out what CUDA needs there",
+    "switches-not-described": "a host that is described by its GPUs alone may be a board with NVSwitches",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +80,17 @@ class Nvlink5:
     source: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Board:
+    """A board with NVSwitches, by the names and the number of its GPUs; fabric.yml explains the fields."""
+
+    name: str
+    gpus: str
+    fewest: int
+    pci: str
+    source: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FabricFile(ComponentFile):
     """fabric.yml."""
@@ -84,6 +99,7 @@ class FabricFile(ComponentFile):
     packages: tuple[ArchivePackages, ...]
     replaced: str
     services: tuple[str, ...]
+    boards: tuple[Board, ...]
     nvlink5: Nvlink5
 
 
@@ -326,10 +342,31 @@ def _has_modules(context: ResolveContext, release: str) -> bool:
 
 
 def _check(context: ResolveContext, findings: Findings) -> None:
-    """Add the problems of modules that a kernel lacks, where a Fabric Manager may be planned."""
-    is_left_out = context.request["fabric"] == "none" or _lacks_driver(context)
-    if _is_nvlink5(context.host) and not is_left_out:
+    """Add the problems of modules that a kernel lacks, where a Fabric Manager may be planned; warn where it is left out."""
+    host, is_unwanted = context.host, context.request["fabric"] == "none"
+    if is_unwanted and switches(host) and not _present(context):
+        findings.warn(
+            "fabric-left-out",
+            f"{switches(host)}, and gpu_stack_fabric=none: each CUDA program ends with error 802 unless somebody else "
+            "installs and starts a Fabric Manager of exactly the driver's version",
+        )
+    elif host.described and not is_unwanted and not switches(host) and (board := _possible_board(context)):
+        findings.warn(
+            "switches-not-described",
+            f"if this is {board.name}, add --pci {board.pci}: its NVSwitches need Fabric Manager, without which CUDA "
+            "fails (error 802). On a host the plan sees them by itself",
+        )
+    if _is_nvlink5(host) and not is_unwanted and not _lacks_driver(context):
         findings.problems += _modules(context)[1]
+
+
+def _possible_board(context: ResolveContext) -> Board | None:
+    """Return the board with NVSwitches that has GPUs of these names, and as many."""
+    names = [gpu.name for gpu in context.gpus]
+    for board in FabricFile.of(context.catalog).boards:
+        if sum(bool(re.search(board.gpus, name)) for name in names) >= board.fewest:
+            return board
+    return None
 
 
 def _complete(context: ResolveContext, component: FabricComponent, _findings: Findings) -> FabricComponent:

@@ -343,9 +343,12 @@ def test_a_gpu_that_a_virtual_machine_has_is_refused(host: Host) -> None:
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
-def test_none_leaves_it_to_others(host: Host) -> None:
-    made = host.plan(fabric="none").to_json()
-    assert (made["ok"], made["components"]["fabric"]) == (True, None)
+def test_none_leaves_it_to_others_and_warns_unless_there_is_one(host: Host) -> None:
+    for warned in (True, False):
+        made = host.plan(fabric="none")
+        assert (made.ok, made.to_json()["components"]["fabric"]) == (True, None)
+        assert ("fabric-left-out" in [warning.code for warning in made.warnings]) == warned
+        host.install(f"nvidia-fabricmanager={NEW}-1ubuntu1")
 
 
 def test_a_version_decides_the_driver(host: Host) -> None:

@@ -206,6 +206,28 @@ def test_the_next_command_has_the_request_and_the_saved_versions(probe_file, tmp
     assert command[:4] == ["ansible-playbook", "playbooks/gpu_host.yml", "-i", "inventories/lab"]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "is_board"),
+    [
+        *((gpus, True) for gpus in ("8xH100", "8x10de:2330", "8xH200", "8xH20", "8xA100", "8xA800-SXM4-80GB")),
+        *((gpus, True) for gpus in ("8xB200", "8xB300", "16xV100-SXM3-32GB")),
+        *((gpus, False) for gpus in ("4xH100", "8xH100 PCIe", "8xH200 NVL", "8xA100 80GB PCIe", "8xL40S", "8xA30")),
+    ],
+)
+def test_gpus_of_a_board_with_switches_are_asked_for_them(gpus, is_board):
+    """Boards: Fabric Manager user guide, NVSwitch-based systems; following the advice plans Fabric Manager."""
+    words = ("--distro", "ubuntu-24.04", "--gpu", gpus, "--request", "tensorflow=none", "--json")
+    made = json.loads(run(*words)[1])
+    asked = [found for found in made["warnings"] if found["code"] == "switches-not-described"]
+    assert (len(asked), made["components"]["fabric"]) == (int(is_board), None)
+    assert "switches-not-described" not in run(*words, "--request", "fabric=none")[1]
+    for warning in asked:
+        advice = re.search(r"add (--pci) (\S+):", warning["message"])
+        followed = json.loads(run(*words, *advice.groups())[1])
+        assert "switches-not-described" not in [found["code"] for found in followed["warnings"]]
+        assert followed["components"]["fabric"]["version"] == followed["components"]["driver"]["version"]
+
+
 def test_a_probe_may_come_from_a_pipe(probe_file, tmp_path):
     """As from `ssh HOST cat probe.json`: it can be read once."""
     file = tmp_path / "versions.yml"
