@@ -644,11 +644,13 @@ def _resolved(name: str, evidence: HostEvidence) -> str:
 
 
 def _installed(part: Part[Any], planned: PlannedComponent | None, evidence: HostEvidence) -> str:
-    """Return the version in the newest probe, marked if this run changed the host after it."""
+    """Return the version in the newest probe, marked if this run was to change it and the host was not probed since."""
     probe = evidence.newest_probe
     if probe is None:
         return NOT_RUN
-    suffix = " (before the change)" if evidence.changed and evidence.probe_after is None else ""
+    kept = {row.component for row in evidence.diff.components if row.action == KEEP} if evidence.diff else set()
+    is_old = evidence.changed and evidence.probe_after is None and part.name not in kept
+    suffix = " (before the change)" if is_old else ""
     version = part.installed(None, probe, load_catalog())  # by whatever package
     if part in registry.FRAMEWORKS:
         return f"{version}{suffix}" if version else NOTHING

@@ -254,6 +254,10 @@ def test_a_probe_from_before_the_change_is_marked() -> None:
     assert found["tensorflow"][2] == "2.21.0 (before the change)"
     unchanged = rows(evidence(probe=PROBE, probe_after=None))
     assert (unchanged["cuda"][2], unchanged["tensorflow"][2]) == ("13.2.1-1", "2.21.0")
+    # A run that completes an interrupted one: the change is what the first probe found.
+    diff = {"components": [{"component": "cuda", "action": "keep"}, {"component": "tensorflow", "action": "upgrade"}]}
+    completing = rows(evidence(probe=PROBE, probe_after=None, diff=diff, **CHANGED))
+    assert (completing["cuda"][2], completing["tensorflow"][2]) == ("13.2.1-1", "2.21.0 (before the change)")
 
 
 def test_a_half_installed_component_is_not_reported_as_installed() -> None:
