@@ -300,6 +300,17 @@ def test_next_run_after_a_failed_check_runs_every_part_and_repairs_what_no_recor
     playbook("verify")
 
 
+def test_packages_are_repaired_while_the_repository_is_away(as_root, rerun, damage, unchanged):
+    """The files of the packages are kept on the host."""
+    as_root.run_expect([0], "cp /etc/hosts /tmp/hosts && echo 127.0.0.1 repository.lab >> /etc/hosts")
+    damage("rm $CUDA/bin/nvcc")
+    try:
+        assert set(rerun()) == {"packages"}
+    finally:
+        as_root.run_expect([0], "cat /tmp/hosts > /etc/hosts")
+    assert unchanged() == []
+
+
 @pytest.mark.parametrize("options", LEFT_OUT if ALL else LEFT_OUT[:1], ids=" ".join)
 def test_part_that_a_run_leaves_out_is_not_changed(as_root, playbook, rerun, unchanged, options):
     driver, paths = "/etc/modprobe.d/gpuhost-nouveau.conf", "/etc/profile.d/cuda.sh"

@@ -264,7 +264,9 @@ class Transaction:
         if before.changes_packages:
             self._follow(exact)
             before = self.state()
-        self.manager.bind(preferences, self.request.pins, self._obsolete_pins(before.packages), exact)
+        # The preferences of an installed one are the host's, and no repository need be there for them.
+        pins = [pin for pin in self.request.pins if pin in [*before.unmet, *before.damaged]]
+        self.manager.bind(preferences, pins, self._obsolete_pins(before.packages), exact)
         if before.changes_packages and not self.check:
             self.unfinished = self.manager.recover(before.packages)
             before = self.state()

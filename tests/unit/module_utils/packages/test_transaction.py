@@ -663,6 +663,19 @@ def test_the_simulation_follows_the_preferences_of_the_new_pins_and_not_of_the_o
     }
 
 
+def test_an_installed_pin_binds_without_a_download(tmp_path):
+    """A repair needs no network, as the files of the packages are kept: neither may its simulation."""
+    host = Repository(tmp_path, packages={**HELD, "pin-1": ("1", "installed", "hold")})
+    preferences = Path(apt_commands.PREFERENCES)
+    preferences.mkdir()
+    (preferences / "pin-1").write_text("preferences of pin-1\n")
+    host.offered = "a | 2 | http://repository.lab ./ Packages\npin-1 | 1 | http://repository.lab ./ Packages"
+    host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), pins=parse("pin-1=1")), check=True)
+    (bound,) = host.preferences
+    assert bound["pin-1"] == "preferences of pin-1\n"
+    assert [step for step in host.steps if "download" in step] == []
+
+
 def test_the_simulation_takes_dependencies_on_one_version_in_that_version(tmp_path):
     host = Repository(tmp_path)
     host.shown = ["Package: a\nVersion: 2\nDepends: a-common (= 2-1), libc6 (>= 2.17)\n"]
