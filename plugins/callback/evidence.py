@@ -240,6 +240,9 @@ class CallbackModule(CallbackBase):
             message = str(result.result.get("msg", ""))
             if same := result.result.get(live.SAME_AS):
                 self.same_as[host] = str(same)
+            known = self.evidence[host].get("failure", {})
+            if message and message == known.get("message"):
+                return  # one that a play fails with later, after other hosts
             failure = {"task": result.task.get_name(), "message": message, "unreachable": is_unreachable}
             self._keep(host, "failure", failure)
 

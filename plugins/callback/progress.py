@@ -90,6 +90,7 @@ class CallbackModule(Default):
         self.has_others = False  # a play or task that is not of this collection
         self.has_answered = False  # a host; before that ssh may ask whether to trust it
         self.said: dict[tuple[str, str], list[str]] = {}  # hosts by task and message of a failure, or of a debug task
+        self.failed: set[tuple[str, str]] = set()  # the host and the message of each failure
         self.plans: dict[str, dict[str, str]] = {}  # by host
         self.ended = threading.Event()
 
@@ -230,8 +231,12 @@ class CallbackModule(Default):
         if not self._hides(result.task):
             return True
         self._end(result, failed=True)
-        first = result.result.get(SAME_AS)
-        key, before = (first, [first]) if first else (str(result.result.get("msg", "")), [])
+        first, message = result.result.get(SAME_AS), str(result.result.get("msg", ""))
+        is_known = message and (self.host_label(result), message) in self.failed
+        self.failed.add((self.host_label(result), message))
+        if is_known:  # a host that failed in its batch fails again when all batches have ended
+            return False
+        key, before = (first, [first]) if first else (message, [])
         hosts = self.said.setdefault((failure, key), before)
         hosts.append(self.host_label(result))
         return len(hosts) == 1

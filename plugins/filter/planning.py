@@ -27,18 +27,26 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
 
 
-def reason_against_rollback(results: Any) -> str | None:
-    """Return why nothing is rolled back; takes __gpu_stack_results."""
+def reason_against_rollback(results: Any, *, enabled: bool | None = None) -> str | None:
+    """Return why nothing is rolled back; takes __gpu_stack_results. enabled: in place of what the user wants."""
     run = RunResults(results)
     return rollback.reason_against_rollback(
         run.verify,
         changed=run.has_begun_to_change,
         check_mode=run.check_mode,
         reboot_pending=run.reboot_pending,
-        enabled=run.may_roll_back,
+        enabled=run.may_roll_back if enabled is None else enabled,
         training=run.last_training,
         verified=run.verified_before,
     )
+
+
+def change_failed(results: Any) -> bool:
+    """Return whether the change of a failed host is at fault, as other hosts' may be; takes __gpu_stack_results.
+
+    That is what is rolled back where there is something to return to.
+    """
+    return reason_against_rollback(results, enabled=True) is None
 
 
 def training_refusal(plan: Any, requested: str | None = None) -> str:
@@ -103,6 +111,7 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
         decisions: dict[str, Callable[..., Any]] = {
+            "change_failed": change_failed,
             "damage": damage,
             "failure_message": rollback.failure_message,
             "hosts_to_change": hosts_to_change,

@@ -114,6 +114,19 @@ def test_every_check_can_be_asked_on_the_host(as_root):
     assert answer.rc == 0, answer.stdout + answer.stderr
 
 
+def test_a_damaged_host_is_not_verified_and_no_check_fails(as_root):
+    paths = "/etc/profile.d/cuda.sh"
+    as_root.run_expect([0], f"mv {paths} /tmp/cuda.sh && echo LD_LIBRARY_PATH=/opt/evil >> /etc/environment")
+    try:
+        found = as_root.run_expect([0], "gpuhost-verify --fresh").stdout
+        assert found.startswith("slurm-hopper: damaged; checked ")
+        assert f"damaged: file {paths} was" in found
+        assert "damaged: LD_LIBRARY_PATH in /etc/environment was" in found
+    finally:
+        as_root.run_expect([0], f"mv /tmp/cuda.sh {paths} && sed -i /evil/d /etc/environment")
+    assert as_root.run_expect([0], "gpuhost-verify --fresh").stdout.startswith("slurm-hopper: verified; checked ")
+
+
 def test_a_job_passes_the_prolog(as_root, wait):
     wait(False, "")
     assert as_root.run_expect([0], "srun --immediate=60 hostname").stdout.strip() == "slurm-hopper"

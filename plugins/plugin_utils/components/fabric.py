@@ -342,7 +342,7 @@ def _has_modules(context: ResolveContext, release: str) -> bool:
 
 
 def _check(context: ResolveContext, findings: Findings) -> None:
-    """Add the problems of modules that a kernel lacks, where a Fabric Manager may be planned; warn where it is left out."""
+    """Add the problems of modules that a kernel lacks; warn where Fabric Manager or what needs it is left out."""
     host, is_unwanted = context.host, context.request["fabric"] == "none"
     if is_unwanted and switches(host) and not _present(context):
         findings.warn(

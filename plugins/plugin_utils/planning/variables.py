@@ -162,7 +162,7 @@ def _accepts(variable: Variable, value: Any) -> bool:
     """Return whether a value is one of its variable's type; an empty one is, where it means the default."""
     if variable.type == "bool":
         return _fits(value, {"type": "bool"}) and not is_empty(value)
-    if variable.type == "seconds":
+    if variable.type in ("number", "seconds"):
         return bool(re.fullmatch(r"\d+", str(value)))
     if is_empty(value):
         return True

@@ -99,10 +99,13 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
     (folder / "hosts.json").write_text(json.dumps({"gpu_hosts": {"hosts": hosts}}))
     runs = {"quiet": (QUIET, ()), "verbose": (QUIET, ("-v",)), "ansible": (ANSIBLE, ("-v",)), "typo": (QUIET, ())}
     more = {"typo": ("-e", "gpu_stack_rebot=never")}
-    return {
+    found = {
         name: run_playbook(folder, PROJECT / "playbooks/preflight.yml", *PLANNED, *words, *more.get(name, ()), **which)
         for name, (which, words) in runs.items()
     }
+    no_plan = ("-e", "gpu_stack_cuda=1.0")
+    refused = run_playbook(folder, PROJECT / "playbooks/provision.yml", *PLANNED, *no_plan, **QUIET)
+    return {**found, "refused": refused}
 
 
 def headings(done: Done) -> list[str]:
@@ -123,6 +126,17 @@ def test_a_failure_of_several_hosts_is_printed_once_with_their_names(plan: dict[
     (line,) = [line for line in before_the_summary.splitlines() if "for the same reason as" in line]
     named = re.findall(r"\[([abc](?:, [abc])?)\]", line)
     assert sorted(", ".join(named).split(", ")) == ["a", "b", "c"]
+
+
+def test_a_host_that_fails_in_its_batch_and_at_the_end_is_printed_once(plan: dict[str, Done]) -> None:
+    """provision.yml on hosts without a plan; the report has the task that failed first."""
+    before_the_summary, summary = plan["refused"].stdout.split("hosts=3 : ")
+    assert plan["refused"].returncode == 2
+    assert re.findall(r"fatal: \[(\w)\]: FAILED!", before_the_summary) == ["a"]
+    assert before_the_summary.count("This host has problems") == 1
+    (folder,) = re.findall(r"^Report: (.*)/report.md", summary, re.MULTILINE)
+    failures = [json.loads(path.read_text())["task"] for path in Path(folder).glob("*/failure.json")]
+    assert failures == ["Refuse hosts with problems"] * 3
 
 
 def test_the_cause_the_host_and_the_remedy_are_in_the_last_lines_of_a_run_on_ten_hosts(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ ELSEWHERE = {
     "tasks/decide_trainings.yml: Decide what to train": "test_guards.py",
     "tasks/install_packages_apt.yml: Simulate, download and install the planned packages": "test_group_vars.py",
     "tasks/roll_back.yml: Fail without a rollback": "test_training_rollback.py",
+    "tasks/change_and_verify.yml: Set why the host failed, and whether its change is at fault": "test_fleet.py",
+    "tasks/spare_host.yml: List the hosts whose change has failed": "test_fleet.py",
+    "tasks/spare_host.yml: Set the hosts because of which this one is left unchanged as a fact": "test_fleet.py",
+    "_fail_hosts.yml: Fail the host": "test_fleet.py",
     "tasks/train_all.yml: Refuse a framework that is not planned": "test_conditions.py",
     "tasks/roll_back.yml: Wait for environments that are still being built": "test_training_rollback.py",
 }
@@ -147,10 +151,24 @@ def test_what_is_left_out_exists_with_its_test() -> None:
 ROLL_BACK = "Roll back to the last verified configuration"
 # By file: what is tried, what follows a failure, and what follows in any case.
 GUARDED = {
-    "provision.yml": (["Install the stack", "Run the notified handlers", "Record the applied state"], [ROLL_BACK], []),
-    "verify.yml": (["Check the host", "Fail if a check failed"], [ROLL_BACK], []),
+    "change.yml": (["Install the stack", "Run the notified handlers", "Record the applied state"], [ROLL_BACK], []),
+    "verify_or_roll_back.yml": (["Check the host", "Fail if a check failed"], [ROLL_BACK], []),
     "train_all.yml": (["Train with each framework"], [ROLL_BACK], []),
     "roll_back_and_leave.yml": ([ROLL_BACK], [], ["Leave the host"]),
+    "refuse_gpu_jobs.yml": (
+        ["Probe the host", "Refuse to change the driver while programs use the GPUs"],
+        ["Leave the host", "Fail without a change"],
+        [],
+    ),
+    "change_and_verify.yml": (
+        [
+            "Refuse hosts with problems",
+            "Install the stack, and roll back if it fails",
+            "Verify the batch, and train on the first one",
+        ],
+        ["Set why the host failed, and whether its change is at fault", "Leave the host"],
+        [],
+    ),
     "train.yml": (
         [
             "Set the role variables that the inventory sets",
@@ -170,7 +188,7 @@ def test_a_failure_is_rolled_back_and_the_host_left() -> None:
             parts = [task.get(part, []) for part in ("block", "rescue", "always")]
             if parts[1] or parts[2]:
                 found[path.name] = tuple([each["name"] for each in part] for part in parts)
-                rescues |= {each["ansible.builtin.include_tasks"] for each in parts[1]}
+                rescues |= {each["ansible.builtin.include_tasks"] for each in parts[1] if each["name"] == ROLL_BACK}
     assert found == GUARDED
     assert rescues == {"roll_back_and_leave.yml"}
 

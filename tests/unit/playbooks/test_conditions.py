@@ -90,22 +90,37 @@ TABLE: Mapping[str, Rows] = {
         *((of_run(state), False) for state in ("drift", "pending", "refused")),
         (of_run("unchanged"), True),
     ],
-    "_provision.yml: Refuse hosts with problems": [
+    "tasks/change_and_verify.yml: Refuse hosts with problems": [
         *((of_run(state), True) for state in ("drift", "pending", "unchanged")),
         (of_run("refused"), False),
     ],
-    "_provision.yml: Install the stack, and roll back if it fails": [
+    "tasks/change_and_verify.yml: Install the stack, and roll back if it fails": [
         (RUNNABLE, True),
         *(({**RUNNABLE, "ansible_run_tags": [tag]}, True) for tag in ("tagged", "nccl")),
         ({**RUNNABLE, "ansible_run_tags": ["verify", "nccl"]}, True),
         ({**RUNNABLE, "ansible_run_tags": ["verify"]}, False),
         ({**RUNNABLE, "ansible_run_tags": ["verify", "smoke_train"]}, False),
     ],
-    "_provision.yml: Verify the hosts of the first batch, before the next one is changed": [
-        ({**BASELINE, "__gpu_stack_is_first": True}, True),
-        ({**BASELINE, "__gpu_stack_is_first": False}, False),
-        ({**BASELINE, **CHECK_MODE, "__gpu_stack_is_first": True}, False),
-        ({"__gpu_stack_is_first": True}, False),
+    "tasks/change_and_verify.yml: Verify the batch, and train on the first one": [
+        ({**BASELINE, "__gpu_stack_more_batches": True}, True),
+        ({**BASELINE, "__gpu_stack_more_batches": False}, False),
+        ({**BASELINE, **CHECK_MODE, "__gpu_stack_more_batches": True}, False),
+        ({"__gpu_stack_more_batches": True}, False),
+    ],
+    "tasks/spare_host.yml: Set the hosts because of which this one is left unchanged as a fact": [
+        ({"__gpu_stack_failed_before": []}, False),
+        ({"__gpu_stack_failed_before": ["b"]}, True),
+        ({"__gpu_stack_failed_before": ["b"], "gpu_stack_max_failed": 1}, False),
+        ({"__gpu_stack_failed_before": ["b", "c"], "gpu_stack_max_failed": "1"}, True),
+    ],
+    "tasks/spare_host.yml: Finish hosts that are left unchanged": [
+        ({}, False),
+        ({"__gpu_stack_spared_for": ["b"]}, True),
+    ],
+    "_fail_hosts.yml: Finish the other hosts": [
+        ({}, True),
+        ({"__gpu_stack_failed": "Checks failed"}, False),
+        ({"__gpu_stack_spared_for": ["b"]}, False),
     ],
     "tasks/own_host.yml: Plan again, for the host as the other run has left it": [
         ({"__gpu_stack_run": {"waited": True}}, True),
@@ -145,9 +160,9 @@ TABLE: Mapping[str, Rows] = {
         ({"__gpu_stack_transaction": {"apt_components": []}}, False),
     ],
     # What is checked, and what ends a run.
-    "_verify.yml: Finish hosts of a first batch, which were checked before the next batch was changed": [
+    "_verify.yml: Finish hosts that were checked before the next batch was changed": [
         ({}, False),
-        ({"__gpu_stack_verified_first": True}, True),
+        ({"__gpu_stack_verified_in_batch": True}, True),
     ],
     "_verify.yml: Fail if the host is damaged and this run has left out what repairs it": [
         (of_run(damage=INTACT), True),
@@ -174,9 +189,9 @@ TABLE: Mapping[str, Rows] = {
         (of_run(plan={"ok": True}), False),
     ],
     # The training.
-    "_smoke_train.yml: Finish hosts of a first batch, which trained before the next batch was changed": [
+    "_smoke_train.yml: Finish hosts that trained before the next batch was changed": [
         ({}, False),
-        ({"__gpu_stack_trained_first": True}, True),
+        ({"__gpu_stack_trained_in_batch": True}, True),
     ],
     "_smoke_train.yml: Fail if programs use the GPUs, and the last training proves nothing any more": [
         ({**TENSORFLOW, **TRAIN}, True),
@@ -196,10 +211,11 @@ TABLE: Mapping[str, Rows] = {
         ({**TENSORFLOW, "__gpu_stack_requested": "tensorflow"}, False),
         ({**TENSORFLOW, "__gpu_stack_requested": "pytorch"}, True),
     ],
-    "tasks/verify_first.yml: Train on all GPUs of the host": [
-        ({}, True),
-        ({"smoke_train_scope": "host"}, True),
-        ({"smoke_train_scope": "cluster"}, False),
+    "tasks/verify_batch.yml: Train on all GPUs of the host": [
+        ({"__gpu_stack_is_first": True}, True),
+        ({"__gpu_stack_is_first": False}, False),
+        ({"__gpu_stack_is_first": True, "smoke_train_scope": "host"}, True),
+        ({"__gpu_stack_is_first": True, "smoke_train_scope": "cluster"}, False),
     ],
     # What is recorded.
     "tasks/change.yml: Record the applied state": [

@@ -85,7 +85,7 @@ def test_the_baseline_has_what_is_set_aside_beside_what_the_roles_write(tmp_path
         "gpu_stack_parts": {"packages": {"fingerprint": "f", "watch": {}}, "nccl": {"fingerprint": "g", "watch": {}}},
         "gpu_stack_drift": {"packages": ["all"]},
     }
-    assert outcomes(tmp_path, {"one": values}, [task("provision.yml", "Record the baseline")])["one"] == "passed"
+    assert outcomes(tmp_path, {"one": values}, [task("change.yml", "Record the baseline")])["one"] == "passed"
     files = json.loads((state / "baseline.json").read_text())["files"]
     assert set(files) == {str(written), str(aside)}
     assert files[str(aside)]

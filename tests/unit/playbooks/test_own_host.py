@@ -94,5 +94,7 @@ def test_a_rollback_or_teardown_changes_nothing_while_another_run_does(tmp_path:
         done = run_playbook(PROJECT, f"playbooks/{playbook}.yml", *options, GPUHOST_REPORTS=str(tmp_path / "reports"))
         other.kill()
     assert done.returncode == 2, printed(done)
-    assert re.search(rf"Nothing was changed: another run .* \(process {other.pid}\) since .* Waited \d+ s", printed(done))
+    assert re.search(
+        rf"Nothing was changed: another run .* \(process {other.pid}\) since .* Waited \d+ s", printed(done)
+    )
     assert {path.name: path.read_text() for path in state.iterdir()} == before

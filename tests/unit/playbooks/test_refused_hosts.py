@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -53,15 +52,3 @@ def test_no_host_is_changed_if_one_has_problems(
     assert all("nothing was changed on it, because of a." in messages[host] for host in spared)
     for_the_report = done.stdout.partition("TASK [Set the hosts because of which")[2].partition("TASK [")[0]
     assert sorted(re.findall(r"ok: \[(\w)\]", for_the_report)) == [*spared]
-
-
-def test_provisioning_refuses_hosts_with_problems_and_finishes_those_without_drift(tmp_path: Path) -> None:
-    """Without the preflight's play before it."""
-    (tmp_path / "tasks").mkdir()
-    shown = [{"ansible.builtin.debug": {"msg": "provisions {{ inventory_hostname }}"}}]
-    (tmp_path / "tasks/change.yml").write_text(json.dumps(shown))
-    (tmp_path / "tasks/verify_first.yml").write_text("[]")
-    states = {"a": "refused", "b": "unchanged", "c": "pending", "d": "drift"}
-    done = run(tmp_path, "_provision", states, "-e", json.dumps({"gpu_stack_managed": {}, "gpu_stack_serial": 4}))
-    assert set(re.findall(r"provisions (\w)", done.stdout)) == {"c", "d"}
-    assert {host: "has problems" in text for host, text in failed(done).items()} == {"a": True}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -118,7 +117,8 @@ def test_a_driver_is_taken_from_one_host_first(
         play["gather_facts"] = False
     plays[-1]["tasks"] = [{"ansible.builtin.debug": {"var": "ansible_play_batch"}, "run_once": True}]
     (tmp_path / "tasks").mkdir()
-    _probe, refuse = yaml.safe_load((PROJECT / "playbooks/tasks/refuse_gpu_jobs.yml").read_text())
+    (guarded,) = yaml.safe_load((PROJECT / "playbooks/tasks/refuse_gpu_jobs.yml").read_text())
+    _probe, refuse = guarded["block"]
     refuse["ansible.builtin.assert"] = {"that": "inventory_hostname != busy | default('')"}
     (tmp_path / "tasks/refuse_gpu_jobs.yml").write_text(json.dumps([refuse]))
     (tmp_path / "tasks/keep_others_out.yml").write_text("[]")  # of other runs, which there are none of
@@ -135,48 +135,6 @@ def run_plays(tmp_path: Path, plays: list[dict[str, Any]], hosts: Iterable[str],
     shutil.copy(PROJECT / "playbooks/group_vars/all/facts.yml", tmp_path / "group_vars/all")
     (tmp_path / "hosts.yml").write_text(json.dumps({"gpu_hosts": {"hosts": {name: {} for name in hosts}}}))
     return run_playbook(tmp_path, "-i", "hosts.yml", "play.yml", "-c", "local", *INTERPRETER, *words)
-
-
-STAND_INS = {
-    "provision": [{"ansible.builtin.set_fact": {"__gpu_stack_baseline": "recorded"}}],
-    "verify": [{"ansible.builtin.assert": {"that": "inventory_hostname not in broken.split()"}}],
-    "decide_trainings": [{"ansible.builtin.set_fact": {"gpu_stack_trainings": {"tensorflow": {"action": "train"}}}}],
-    "train_all": [{"ansible.builtin.command": "true"}],
-}
-
-
-@pytest.mark.parametrize(
-    ("broken", "words", "order"),
-    [
-        ("", [], ["provision a", "verify a", "train_all a", "provision b", "provision c", "verify bc", "train_all bc"]),
-        ("a", [], ["provision a", "verify a"]),
-        ("b", [], ["provision a", "verify a", "train_all a", "provision b", "provision c", "verify bc", "train_all c"]),
-        ("", ["--skip-tags", "verify"], ["provision a", "train_all a", "provision b", "provision c", "train_all bc"]),
-        ("", ["-e", "gpu_stack_serial=100%"], ["provision abc", "verify abc", "train_all abc"]),
-    ],
-    ids=["all pass", "the first one fails", "another one fails", "without checks", "one batch"],
-)
-def test_the_others_are_changed_when_the_first_one_is_verified(
-    tmp_path: Path, broken: str, words: list[str], order: list[str]
-) -> None:
-    """The plays are the real ones; files of simple tasks are in place of what they do to a host."""
-    folder = tmp_path / "tasks"
-    shutil.copytree(PROJECT / "playbooks/tasks", folder)
-    shutil.copytree(PROJECT / "playbooks/vars", tmp_path / "vars")
-    for name, (task,) in STAND_INS.items():
-        (folder / f"{name}.yml").write_text(json.dumps([{"name": f"stand-in {name}", **task}]))
-    plays = [planning(dict.fromkeys(HOSTS, CHANGED))]
-    for name in ("provision", "verify", "smoke_train"):
-        plays += yaml.safe_load((PROJECT / f"playbooks/_{name}.yml").read_text())
-    done = run_plays(tmp_path, plays, HOSTS, "-e", json.dumps({"broken": broken, "gpu_stack_managed": {}}), *words)
-    assert done.returncode == (2 if broken else 0), done.stdout + done.stderr
-    found = []
-    for part in done.stdout.split("TASK [")[1:]:
-        name = part.split("]")[0].removeprefix("stand-in ")
-        if name in STAND_INS and name != "decide_trainings":
-            hosts = sorted(re.findall(r"(?:ok|changed|fatal): \[(\w)\]", part))
-            found.append(f"{name} {''.join(hosts)}")
-    assert found == order, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import memory
 
-FILES = ("catalog/cuda.yml", "meta/variables.yml", "playbooks/tasks/probe_and_plan.yml", "plugins/module_utils/a.py", "roles/a/b")
+FILES = (
+    "catalog/cuda.yml",
+    "meta/variables.yml",
+    "playbooks/tasks/probe_and_plan.yml",
+    "plugins/module_utils/a.py",
+    "roles/a/b",
+)
 
 
 class Runs:
