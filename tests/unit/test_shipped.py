@@ -32,6 +32,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "tree"
 
 
+def test_nothing_else_is_shipped(tree: Path) -> None:
+    """galaxy.yml lists what is left out: what is new in the project is shipped until it is listed there."""
+    expected = {"CHANGELOG.md", "LICENSE", "README.md", "catalog", "changelogs", "docs", "meta", "playbooks", "plugins"}
+    expected |= {"roles", *(f"inventories/{name}" for name in ("examples", "lab", "local"))}
+    listed = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    parts = [path.parts[: 2 if path.parts[0] == "inventories" else 1] for path in map(Path, listed.splitlines())]
+    assert {str(Path(*part)) for part in parts if (tree / Path(*part)).exists()} == expected
+    assert [str(path) for path in tree.rglob("*") if path.name in ("__pycache__", "collections")] == []
+
+
 def imported(root: Path, file: str) -> set[str]:
     """Return what a file imports, modules and names in them; what is of the collection, without its prefix."""
     path = root / file
