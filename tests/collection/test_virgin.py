@@ -70,7 +70,8 @@ def test_a_clone_is_installed(home: Path, site: Path) -> None:
 
 
 def test_a_requirement_of_git_is_installed(home: Path, site: Path) -> None:
-    text = readme("yaml", "type: git").replace("git+https://git.example.org/gpuhost.git", f"git+file://{home}/gpuhost")
+    (line,) = re.findall("^# requirements.yml: (.*)$", readme("yaml", "type: git"), re.MULTILINE)
+    text = line.replace("git+https://git.example.org/gpuhost.git", f"git+file://{home}/gpuhost")
     (site / "requirements.yml").write_text(text)
     checked("ansible-galaxy", "collection", "install", "-r", "requirements.yml", cwd=site, **settings(home))
     assert_usable(home, site)
