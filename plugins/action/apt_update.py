@@ -4,19 +4,20 @@
 
 A module prints nothing before it ends: so it ends at once where it finds a lock held, and nothing has been changed. The
 modules with this action are those in `plugin_routing` of meta/runtime.yml, and apt_update; they have the documentation.
+Those of apt_source and openpgp_key, which need no lock, get their environment here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.secret_environment import SecretEnvironmentAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
 
 DEFAULT = 600  # seconds: the default of lock_timeout in the modules
 
 
-class ActionModule(ActionBase):
+class ActionModule(SecretEnvironmentAction):
     """The action of the modules that change packages."""
 
     _supports_check_mode = True

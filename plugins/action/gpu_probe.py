@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.secret_environment import SecretEnvironmentAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 MODULE = "gpuhost.stack.gpu_probe"
 
 
-class ActionModule(ActionBase):
+class ActionModule(SecretEnvironmentAction):
     """The action `gpuhost.stack.gpu_probe`."""
 
     _supports_check_mode = True

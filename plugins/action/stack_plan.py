@@ -24,6 +24,7 @@ from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become, controller_run, interpreter, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.early_connection import EarlyConnectionAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.secret_environment import SecretEnvironmentAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal, result_for_terminal
@@ -123,7 +124,7 @@ def _indexes(urls: dict[str, Any]) -> dict[str, str]:
     return {name.split("_")[0]: str(url) for name, url in urls.items()}
 
 
-class ActionModule(EarlyConnectionAction, VariablesAction):
+class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesAction):
     """The action `gpuhost.stack.stack_plan`."""
 
     _supports_check_mode = True

@@ -19,6 +19,7 @@ options:
     description:
       - The name of a variable, such as V(gpu_stack_wait).
       - "V(names): the names of all variables that begin with C(gpu_stack_)."
+      - "V(gpu_stack_environment): without the variables that may have a login, which are V(secret_environment)."
       - "V(request): those that the plan depends on, by name without the prefix. An empty one stays empty where the plan
         has a warning for that."
     required: true
@@ -50,9 +51,12 @@ from typing import Any
 
 from ansible.errors import AnsibleLookupError, AnsibleUndefinedVariable
 from ansible.plugins.lookup import LookupBase
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.secret_environment import VARIABLE, divided
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared, of_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX, is_empty
+
+SECRET = "secret_environment"
 
 
 class LookupModule(LookupBase):
@@ -85,10 +89,12 @@ class LookupModule(LookupBase):
             return [sorted(name for name in known if name.startswith(PREFIX))]
         if term == "request":
             return [self._request(variables or {}, self.get_option("defaults"))]
+        if term == SECRET:
+            return [divided(value)[1] for value in self._set(VARIABLE, variables or {})] or [{}]
         if term not in known:
             raise AnsibleLookupError(
                 f"gpuhost.stack.variables: expected names, request or one variable of meta/variables.yml, found "
                 f"{', '.join(map(str, terms)) or 'nothing'}{spelling.hint(term, known)}"
             )
-        given = [value for value in self._set(term, variables or {}) if not is_empty(value)]
-        return given or [known[term].default]
+        given = [value for value in self._set(term, variables or {}) if not is_empty(value)] or [known[term].default]
+        return [divided(value)[0] for value in given] if term == VARIABLE else given

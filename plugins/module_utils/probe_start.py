@@ -46,6 +46,7 @@ class Options:
     state_directory: str = option(store.DIRECTORY, type="path")
     timeout_factor: float = 1
     environment_paths: Dict[str, Any] = option({})
+    environment: Dict[str, Any] = option({}, no_log=True)
 
 
 def compare(root: str, options: Options, run: Run) -> Beside[dict[str, AppliedPart]]:

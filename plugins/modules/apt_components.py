@@ -28,6 +28,8 @@ options:
     description: Seconds to wait for another apt or dpkg to finish.
     type: int
     default: 600
+extends_documentation_fragment:
+  - gpuhost.stack.environment
 attributes:
   check_mode:
     description: Reports what would change; without package lists it does not refresh them and finds no suite.
@@ -59,7 +61,7 @@ apt_held_by:
 
 import dataclasses
 import os
-from typing import Any, List
+from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, module_options
@@ -82,6 +84,7 @@ class Options:
     components: List[str]
     path: str = option("/etc/apt/sources.list.d/gpuhost-components.sources", type="path")
     lock_timeout: int = 600
+    environment: Dict[str, Any] = option({}, no_log=True)
 
 
 def find_suites(module: AnsibleModule, options: Options, budget: apt_locks.Budget) -> list[archive_components.Suite]:

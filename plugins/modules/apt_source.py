@@ -29,6 +29,7 @@ options:
     type: raw
     default: '0644'
 extends_documentation_fragment:
+  - gpuhost.stack.environment
   - ansible.builtin.files
 attributes:
   check_mode:
@@ -60,7 +61,7 @@ dest:
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, module_options, workspace
@@ -75,6 +76,7 @@ class Options:
     content: str
     dest: str = option(type="path")
     mode: Any = "0644"
+    environment: Dict[str, Any] = option({}, no_log=True)
 
 
 def main() -> None:

@@ -136,6 +136,8 @@ options:
     description: Whether to change nothing and return RV(met=false) if something remains to be done.
     type: bool
     default: false
+extends_documentation_fragment:
+  - gpuhost.stack.environment
 attributes:
   check_mode:
     support: full
@@ -197,7 +199,7 @@ make_logs:
 
 import dataclasses
 import os
-from typing import List
+from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options
@@ -230,6 +232,7 @@ class Options:
     lock_timeout: int = 600
     simulate: bool = False
     only_if_met: bool = False
+    environment: Dict[str, Any] = option({}, no_log=True)
 
 
 def versions(names: list[str], state: transaction.PackageState) -> dict[str, str]:

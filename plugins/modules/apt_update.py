@@ -26,6 +26,8 @@ options:
     description: Seconds to wait for another apt or dpkg to finish.
     type: int
     default: 600
+extends_documentation_fragment:
+  - gpuhost.stack.environment
 attributes:
   check_mode:
     support: full
@@ -50,7 +52,7 @@ apt_held_by:
 """
 
 import dataclasses
-from typing import List
+from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options
@@ -64,6 +66,7 @@ class Options:
 
     sources: List[str] = option([], elements="path")
     lock_timeout: int = 600
+    environment: Dict[str, Any] = option({}, no_log=True)
 
 
 def main() -> None:

@@ -127,6 +127,8 @@ options:
     description: What the time limits of programs on the host, such as nvidia-smi, are multiplied by.
     type: float
     default: 1
+extends_documentation_fragment:
+  - gpuhost.stack.environment
 attributes:
   action:
     description: An action plugin of the same name adds the catalog's package names on the controller.

@@ -38,6 +38,7 @@ options:
     type: raw
     default: '0644'
 extends_documentation_fragment:
+  - gpuhost.stack.environment
   - ansible.builtin.files
 attributes:
   check_mode:
@@ -77,7 +78,7 @@ found:
 import dataclasses
 import os
 import re
-from typing import Any
+from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, files, module_options, openpgp, urls
@@ -95,6 +96,7 @@ class Options:
     dest: str = option(type="path")
     timeout: int = 30
     mode: Any = "0644"
+    environment: Dict[str, Any] = option({}, no_log=True)
 
 
 def installed(dest: str) -> list[str]:

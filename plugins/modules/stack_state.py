@@ -95,6 +95,8 @@ options:
     description: Seconds to wait for another apt, dpkg or package transaction to finish, and for a lost connection.
     type: int
     default: 600
+extends_documentation_fragment:
+  - gpuhost.stack.environment
 attributes:
   check_mode:
     description: Reports what would change.
@@ -175,6 +177,7 @@ class Options:
     shared_folders: List[str] = option([], elements="path")
     directory: str = option("/var/lib/gpuhost", type="path")
     lock_timeout: int = 600
+    environment: Dict[str, Any] = option({}, no_log=True)
 
 
 def restore(module: AnsibleModule, options: Options, packages: PackageManager) -> dict[str, Any]:

@@ -323,6 +323,8 @@ TESTED_BY = {
     "plugins/modules/run_lock.py": "action/test_run_lock.py",  # run through its action plugin
     "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
     "plugins/modules/watched_command.py": "action/test_watched_command.py",  # documents the action plugin
+    "plugins/doc_fragments/environment.py": "playbooks/test_environment.py",
+    "plugins/plugin_utils/ansible/secret_environment.py": "playbooks/test_environment.py",
     # Run by the program that they are parts of.
     **dict.fromkeys(
         [f"plugins/module_utils/verdict/{name}.py" for name in ("present", "recorded", "texts")],

@@ -10,6 +10,7 @@ which ansible-doc prints and which cannot be read here: a host's Python may have
 from __future__ import annotations
 
 import dataclasses
+import os
 import typing
 from typing import Any, Dict, List, Mapping, Optional, Type, TypeVar
 
@@ -43,11 +44,14 @@ def argument_spec(options: Type[Any]) -> Dict[str, Dict[str, Any]]:
 def read(options: Type[Options], params: Mapping[str, Any]) -> Options:
     """Return a module's options; one that was not given has its field's default, if any.
 
-    Parameters that are none of the options, such as those of a file, stay where they are.
+    Parameters that are none of the options, such as those of a file, stay where they are. The option `environment` sets
+    variables of this process and of the programs that it starts.
     """
     fields = dataclasses.fields(options)  # type: ignore[arg-type]
     given = [field.name for field in fields if params[field.name] is not None or not _has_default(field)]
-    return options(**{name: params[name] for name in given})
+    found = options(**{name: params[name] for name in given})
+    os.environ.update({name: str(value) for name, value in getattr(found, "environment", {}).items()})
+    return found
 
 
 def _has_default(field: Any) -> bool:

@@ -378,6 +378,8 @@ def job_directory(options: Options) -> Iterator[Path]:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     options = parse_arguments(arguments)
+    if options.environment_from_stdin:
+        os.environ.update(json.load(sys.stdin))
     train_process.ending_signals.install()
     with job_directory(options) as directory:
         report = Report(options)

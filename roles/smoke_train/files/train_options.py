@@ -86,6 +86,11 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("output").add_argument
     add("--job-dir", type=Path, help="directory for result.json, loss.csv, the log and the GPU recording")
     add("--worker", type=Path, metavar="FILE", help="program that trains (default: the one of the framework)")
+    parser.add_argument(
+        "--environment-from-stdin",
+        action="store_true",
+        help="read environment variables that no process list may show as a JSON object from standard input",
+    )
     return parser
 
 

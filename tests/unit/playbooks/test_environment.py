@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 WITHOUT = {"_check_variables.yml", "plan.yml", "_preflight.yml", "_fail_hosts.yml", "monitor.yml", "report.yml"}
 
 
+PASSWORD = "opensesame"
 ASKED: list[str] = []
 KEY = (PROJECT / "tests/fixtures/openpgp/rsa.asc").read_bytes()
 FINGERPRINT = "47145FB2DABD2F296F5A031D4E79DBD8E9C85B3C"
@@ -35,20 +38,41 @@ class Proxy(web_server.Handler):
 
 @pytest.fixture
 def proxy() -> Iterator[str]:
-    """Start an HTTP proxy that records the URLs and has only a few of them; return its URL."""
+    """Start an HTTP proxy that records the URLs and has only a few of them; return its URL, with a password.
+
+    No process list shows that password while the proxy runs.
+    """
     ASKED.clear()
+    seen: set[str] = set()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    seen.add(path.read_text(errors="replace"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     with web_server.serve(Proxy) as port:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://user:{PASSWORD}@127.0.0.1:{port}"
+    ended.set()
+    watcher.join()
+    assert any("ansible-playbook" in line for line in seen)
+    assert [line for line in seen if PASSWORD in line] == []
 
 
-def plan(tmp_path: Path, variables: dict[str, object]) -> Done:
-    words = ("-i", "inventories/local", *INTERPRETER, "-e", json.dumps({"ansible_become": False, **variables}))
+def plan(tmp_path: Path, variables: dict[str, object], *files: str) -> Done:
+    given = (json.dumps({"ansible_become": False, **variables}), *files)
+    words = ("-i", "inventories/local", *INTERPRETER, *(word for each in given for word in ("-e", each)))
     return run_playbook(PROJECT, "playbooks/plan.yml", *words, GPUHOST_REPORTS=str(tmp_path / "reports"))
 
 
 def test_the_probe_reads_the_repository_through_the_proxy(tmp_path: Path, proxy: str) -> None:
     mirror = "http://mirror.invalid/cuda/repos"
-    done = plan(tmp_path, {"gpu_stack_repository_url": mirror, "gpu_stack_environment": {"http_proxy": proxy}})
+    (tmp_path / "proxy.yml").write_text(f"gpu_stack_environment: {{http_proxy: '{proxy}'}}\n")
+    done = plan(tmp_path, {"gpu_stack_repository_url": mirror}, f"@{tmp_path}/proxy.yml")
+    assert PASSWORD not in done.stdout + done.stderr
     assert done.returncode in (0, 2), done.stdout + done.stderr
     assert any(re.match(rf"{mirror}/.*/InRelease$", url) for url in ASKED), ASKED
 
@@ -65,8 +89,10 @@ def test_the_key_and_apt_use_the_proxy(tmp_path: Path, proxy: str) -> None:
         {"gpuhost.stack.apt_source": {"dest": str(tmp_path / "new.sources"), "content": source}},
     ]
     for variables, status in (({}, 2), ({"gpu_stack_environment": {"http_proxy": proxy}}, 0)):
-        given = {"APT_CONFIG": str(settings), **variables.get("gpu_stack_environment", {})}
-        here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        # As the playbooks have it: what has no login, and for the modules the rest.
+        given = "{{ {'APT_CONFIG': settings} | combine(lookup('gpuhost.stack.variables', 'gpu_stack_environment')) }}"
+        here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "settings": str(settings)}
+        here |= variables
         play = {"hosts": "all", "gather_facts": False, "environment": given, "vars": here, "tasks": tasks}
         (tmp_path / "play.yml").write_text(json.dumps([play]))
         done = run_playbook(PROJECT, tmp_path / "play.yml", "-i", "box,")
