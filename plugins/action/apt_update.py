@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.secret_environment import SecretEnvironmentAction
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_environment import SecretEnvironmentAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.waiting import Waiting
 
 DEFAULT = 600  # seconds: the default of lock_timeout in the modules
 

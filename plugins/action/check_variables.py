@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.checked_variables import VariablesAction
 
 
 class ActionModule(VariablesAction):

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.secret_environment import SecretEnvironmentAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import become
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_environment import SecretEnvironmentAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError

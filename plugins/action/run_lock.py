@@ -13,8 +13,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import controller_run
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import controller_run
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.waiting import Waiting
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 
 MODULE = "gpuhost.stack.run_lock"

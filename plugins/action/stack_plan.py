@@ -21,11 +21,11 @@ from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.utils.color import ANSIBLE_COLOR
 from ansible.utils.display import Display
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become, controller_run, interpreter, no_hosts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.early_connection import EarlyConnectionAction
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.secret_environment import SecretEnvironmentAction
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import become, controller_run, interpreter, no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.checked_variables import VariablesAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.early_connection import EarlyConnectionAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_environment import SecretEnvironmentAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.waiting import Waiting
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal, result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options

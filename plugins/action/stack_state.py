@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.host_job import HostJobAction, transaction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.host_job import HostJobAction, transaction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
 
 MODULE = "gpuhost.stack.stack_state"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.host_job import HostJobAction, Job
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.host_job import HostJobAction, Job
 
 DIED = "The command has ended without a result: somebody killed it, or the host was restarted. Run the same again."
 TIMEOUT = "Timeout exceeded"  # of ansible-core's async_wrapper

@@ -59,7 +59,7 @@ from typing import Any, ClassVar
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import checked_variables, no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import checked_variables, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import (

@@ -1,7 +1,7 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Look up defaults of role variables on the controller; see plugin_utils/ansible/role_defaults.py."""
+"""Look up defaults of role variables on the controller; see plugin_utils/actions/role_defaults.py."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from typing import Any
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import role_defaults
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import role_defaults
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
 
 

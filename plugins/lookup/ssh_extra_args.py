@@ -37,7 +37,7 @@ from typing import Any
 
 from ansible import constants
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.inventory_variables import outranked
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.inventory_variables import outranked
 
 VARIABLE = "ansible_ssh_extra_args"
 # Routers and bastions drop connections that are idle for 30 s to minutes; ssh gives up after five without an answer.

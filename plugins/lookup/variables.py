@@ -51,7 +51,7 @@ from typing import Any
 
 from ansible.errors import AnsibleLookupError, AnsibleUndefinedVariable
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.secret_environment import VARIABLE, divided
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_environment import VARIABLE, divided
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared, of_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX, is_empty

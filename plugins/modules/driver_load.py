@@ -6,10 +6,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
-
 DOCUMENTATION = r"""
 module: driver_load
 short_description: Load the kernel module of an NVIDIA driver, or replace the loaded one
@@ -95,6 +91,9 @@ import dataclasses
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, module_options
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load, proc_driver
 
 ROOT = "/"

@@ -28,7 +28,7 @@ description: For tests.
 import os
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.connection.local import Connection as Local
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import host_job
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import host_job
 
 host_job.POLL_SECONDS = (0.2,)
 

@@ -324,13 +324,13 @@ TESTED_BY = {
     "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
     "plugins/modules/watched_command.py": "action/test_watched_command.py",  # documents the action plugin
     "plugins/doc_fragments/environment.py": "playbooks/test_environment.py",
-    "plugins/plugin_utils/ansible/secret_environment.py": "playbooks/test_environment.py",
+    "plugins/plugin_utils/actions/secret_environment.py": "playbooks/test_environment.py",
     # Run by the program that they are parts of.
     **dict.fromkeys(
         [f"plugins/module_utils/verdict/{name}.py" for name in ("present", "recorded", "texts")],
         "module_utils/verdict/test_command_line.py",
     ),
-    "plugins/plugin_utils/ansible/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
+    "plugins/plugin_utils/actions/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
     # Options, read by their scripts before there is an environment, and the start of those.
     "plugins/plugin_utils/capture_command/capture_options.py": "test_scripts.py",
     "plugins/plugin_utils/capture_command/__main__.py": "plugin_utils/capture_command/test_capture_cli.py",

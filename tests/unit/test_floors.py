@@ -37,7 +37,7 @@ FLOORS = {
         "verification",
         "planning",
         "report",
-        "ansible",
+        "actions",
         "plan_command",
         "capture_command",
     ],

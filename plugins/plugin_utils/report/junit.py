@@ -7,8 +7,8 @@ attributes are those that Jenkins' JUnit plugin and GitLab read.
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from xml.etree import ElementTree
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     DEFERRED,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import host_job
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import host_job
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.connections import Host

@@ -21,7 +21,7 @@ OTHER = f"""
 import sys, time
 sys.path.insert(0, {str(PROJECT / "collections")!r})
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import controller_run
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import controller_run
 run = controller_run.this(controller_run.os.getpid(), ("gpu_host.yml",))
 print(run_lock.acquire(sys.argv[1], run), flush=True)
 time.sleep(int(sys.argv[2]))

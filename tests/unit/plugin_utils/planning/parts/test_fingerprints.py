@@ -252,7 +252,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "what that uses": (statement(f"{UTILS}/nvidia/driver_load.py", "decide"), {"nvidia_driver"}),
     "the transaction": (statement(TRANSACTION, "_hold"), PACKAGED),
     "the job that runs it": (
-        statement("plugins/plugin_utils/ansible/host_job.py", "run_as_job"),
+        statement("plugins/plugin_utils/actions/host_job.py", "run_as_job"),
         PACKAGED,
     ),
     "what the transaction gets": (edit("playbooks/group_vars/all/transaction.yml", "undo: ", "undo: 1"), {"packages"}),

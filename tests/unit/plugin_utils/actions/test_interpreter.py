@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import interpreter
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import interpreter
 from syrupy.assertion import SnapshotAssertion
 
 

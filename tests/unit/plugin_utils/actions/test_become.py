@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible.plugins.loader import become_loader, shell_loader
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import become
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.ansible_runs import run_playbook

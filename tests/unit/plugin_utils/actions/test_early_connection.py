@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.early_connection import EarlyConnectionAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.early_connection import EarlyConnectionAction
 
 from tests.unit.ansible_runs import printed, run_playbook
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.ansible_runs import PROJECT
 
-MODULE = "plugins/plugin_utils/ansible/no_hosts.py"
+MODULE = "plugins/plugin_utils/actions/no_hosts.py"
 PLAY = "- hosts: localhost\n  gather_facts: false\n  tasks: []\n"
 
 

@@ -16,12 +16,11 @@ import shlex
 import time
 from typing import Any
 
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.secret_environment import SecretEnvironmentAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_environment import SecretEnvironmentAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
-
-from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 JOB_SECONDS = 7 * 24 * 3600  # after which async_wrapper kills it; apt itself knows no limit
 POLL_SECONDS = (0.5, 1, 2, 3, 5)  # between two polls; the last one repeats

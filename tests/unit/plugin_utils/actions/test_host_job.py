@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import host_job
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import host_job
 from syrupy.assertion import SnapshotAssertion
 
 FIXTURE = Path(__file__).parents[3] / "fixtures/apt_transaction/status-fd.txt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import role_defaults
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import role_defaults
 
 from tests.unit.frozen_catalog import frozen_catalog
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import no_hosts
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.ansible_runs import Done, run_playbook

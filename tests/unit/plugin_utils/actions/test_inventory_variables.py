@@ -11,7 +11,7 @@ import yaml
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.vars.manager import VariableManager
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.inventory_variables import outranked
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.inventory_variables import outranked
 
 from tests.unit.ansible_runs import INTERPRETER, run_playbook
 

@@ -9,15 +9,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.inventory_variables import outranked
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.inventory_variables import outranked
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import live
-
-from ansible.errors import AnsibleActionFail, AnsibleError
-from ansible.plugins.action import ActionBase
 
 # What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
 LATER = ("this play needs the plan of the same run", "ansible_facts")

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import controller_run
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import controller_run
 
 
 def test_a_run_has_ended_with_its_process() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import waiting
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import waiting
 from syrupy.assertion import SnapshotAssertion
 
 BUSY = "apt is busy: process 812 (unattended-upgrade) holds /var/lib/dpkg/lock"
