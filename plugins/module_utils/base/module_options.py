@@ -31,8 +31,8 @@ def option(value: Any = _MISSING, **specification: Any) -> Any:
     """
     metadata = {"specification": specification}
     if isinstance(value, (list, dict)):
-        return dataclasses.field(default_factory=value.copy, metadata=metadata)
-    return dataclasses.field(default=value, metadata=metadata)
+        return dataclasses.field(default_factory=value.copy, metadata=metadata)  # pylint: disable=invalid-field-call
+    return dataclasses.field(default=value, metadata=metadata)  # pylint: disable=invalid-field-call
 
 
 def argument_spec(options: Type[Any]) -> Dict[str, Dict[str, Any]]:

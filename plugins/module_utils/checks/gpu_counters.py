@@ -126,9 +126,9 @@ def _pcie(element: ElementTree.Element) -> float:
     """
     link = "pci/pci_gpu_link_info/"
     generation = re.match(r"^(\d+)$", (element.findtext(link + "pcie_gen/max_link_gen") or "").strip())
-    if not generation or not int(generation.group(1)) > 0:
+    number = int(generation.group(1)) if generation else 0
+    if number == 0:
         return _GEN_3_X16
-    number = int(generation.group(1))
     lanes = link + "link_widths/%s_link_width" % ("max" if number >= PARTIAL_GENERATION else "current")
     width = re.match(r"^(\d+)x$", (element.findtext(lanes) or "").strip())
     if not width:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpuhost-verify, the verdict on a host where jobs start: by the last recorded result, or by asking every check."""
 
+# pylint: disable=ansible-bad-function  # a program, which prints and exits, and no module
 from __future__ import annotations
 
 import argparse
@@ -106,7 +107,9 @@ def check_again(root: str, run: Run) -> None:
     try:
         kept = store.read(directory, store.OPTIONS)
         if kept is None:
-            raise FreshError("%s has no options of the checks: %s" % (store.DIRECTORY, judgement.AGAIN.split(",")[0]))
+            raise FreshError(
+                "%s has no options of the checks: %s" % (store.DIRECTORY, judgement.AGAIN.partition(",")[0])
+            )
         options = verify.Options.from_json(kept, time.strftime("%Y-%m-%d"))
         context = verify.context(options, root, run)
     except PermissionError:

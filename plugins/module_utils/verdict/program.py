@@ -15,11 +15,12 @@ import sys
 import zipfile
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied  # noqa: F401  # loaded for --fresh
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict import command_line
 
 PATH = "/opt/gpuhost/verify/gpuhost-verify"  # the role host_verify makes the directory, and a link to the program
 MODULES = "ansible_collections.gpuhost.stack.plugins.module_utils."
+LATER = (applied,)  # what --fresh imports when it runs, beside the checks: loaded here, so that it is packed
 # Without the user's environment and packages, none of which it needs.
 INTERPRETER = b"#!/usr/bin/python3 -Is\n"
 MAIN = "import sys\nfrom %s import main\nsys.exit(main())\n"

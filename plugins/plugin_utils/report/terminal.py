@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, TextIO, cast
+from typing import Any, ClassVar, cast
 
 from ansible import constants
 from ansible.utils.display import Display
@@ -73,7 +73,7 @@ class Output:
 
 
 if sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__:  # not those of a test, or of another program
-    sys.stdout, sys.stderr = cast("tuple[TextIO, TextIO]", (Output(sys.stdout), Output(sys.stderr)))
+    sys.stdout, sys.stderr = cast(Any, (Output(sys.stdout), Output(sys.stderr)))
 
 
 def belongs_on_stderr(stdout_callback: str) -> bool:

@@ -613,7 +613,7 @@ def with_unlogged(output: str, root: str, logs: dict[str, str]) -> dict[str, str
         names = {module.split("/")[0] for module in map(_module, found)}
         for number, line in enumerate(lines):
             for module in versions_of(line, lines[:number], root):
-                if module not in known and (versions_of is _named_modules or module.split("/")[0] not in names):
+                if module not in known and (versions_of is _named_modules or module.partition("/")[0] not in names):
                     found.setdefault(module, _around(lines, number))
     if not found and DKMS_ENDED in lines:
         excluded = ((number, DKMS_EXCLUDED.match(line)) for number, line in enumerate(lines))

@@ -452,7 +452,7 @@ def _as_apt_reads(uri: str) -> str:
 
 def _is_at(entry: SourceEntry, uri: str, place: str) -> bool:
     """Return whether apt's words for a source, such as `URI jammy/main`, are those of an entry."""
-    (scheme, _, _), at = entry.uri.partition(":"), apt_lists.list_name(_as_apt_reads(entry.uri))
+    scheme, at = entry.uri.partition(":")[0], apt_lists.list_name(_as_apt_reads(entry.uri))
     same = uri.startswith(scheme + ":") and apt_lists.list_name(uri) == at
     suite = entry.suite.strip("/")
     return same and (suite in ("", ".") or (place + "/").startswith(suite + "/"))

@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
 
 PROJECT = Path(__file__).resolve().parents[4]
 MODULES = "ansible_collections.gpuhost.stack.plugins.modules"
+FRAGMENTS = "gpuhost.stack."  # those of this collection
 # The others are actions of the controller, which take what their plugins describe.
 NAMES = [
     path.stem for path in sorted((PROJECT / "plugins/modules").glob("*.py")) if "AnsibleModule(" in path.read_text()
@@ -46,7 +47,15 @@ def test_ansible_doc_prints_the_options_that_a_module_takes(name: str) -> None:
     module = importlib.import_module(f"{MODULES}.{name}")
     spec = module_options.argument_spec(OPTIONS.get(name) or module.Options)
     found = {option: {key: value for key, value in entry.items() if key != "no_log"} for option, entry in spec.items()}
-    assert found == documented(yaml.safe_load(module.DOCUMENTATION)["options"])
+    documentation = yaml.safe_load(module.DOCUMENTATION)
+    described = dict(documentation["options"])
+    for fragment in documentation.get("extends_documentation_fragment", []):
+        if fragment.startswith(FRAGMENTS):
+            part = importlib.import_module(
+                f"{MODULES.replace('modules', 'doc_fragments')}.{fragment[len(FRAGMENTS) :]}"
+            )
+            described |= yaml.safe_load(part.ModuleDocFragment.DOCUMENTATION)["options"]
+    assert found == documented(described)
 
 
 def test_a_module_that_is_not_in_sys_modules_has_its_options() -> None:
