@@ -251,7 +251,7 @@ def _document(plan: Plan, view: HostView | None) -> dict[str, Any]:
     if view:
         document["problems"] += to_json(view.refused)
         document["warnings"] += to_json(view.warnings)
-        document["ok"] = not document["problems"]
+        document["ok"] = plan.ok and not view.refused
     return document
 
 

@@ -122,6 +122,7 @@ def test_choices_are_those_of_who_reads_them() -> None:
         ("gpu_stack_converge", "allways"),
         ("gpu_stack_rollback", "perhaps"),
         ("gpu_stack_partial", None),
+        ("gpu_stack_max_failed", "half"),
         ("gpu_stack_serial", "half"),
         ("gpu_stack_serial", 0),
         ("gpu_stack_serial", "101%"),
