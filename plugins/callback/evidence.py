@@ -116,6 +116,9 @@ class CallbackModule(CallbackBase):
         self.play_hosts: list[str] = []
         self.same_as: dict[str, str] = {}  # hosts that failed as another one did, which says why
         self.changing: set[str] = set()  # hosts on which a rollback or a teardown runs
+        self.failed: set[str] = (
+            set()
+        )  # hosts that failed in their batch, which a play reports when all batches have ended
 
     @property
     def folder(self) -> Path:
@@ -214,6 +217,8 @@ class CallbackModule(CallbackBase):
         for fact, value in {**(found.get("decided") or {}), **(found.get("ansible_facts") or {})}.items():
             if fact in FACTS:
                 self._keep(host, FACTS[fact], value)
+            elif fact == "__gpu_stack_failed":
+                self.failed.add(host)
             elif fact == "__gpu_stack_spared_for":
                 self.evidence.setdefault(host, {})["spared_for"] = value
             elif fact == "smoke_train_result":
@@ -251,7 +256,7 @@ class CallbackModule(CallbackBase):
         atexit.unregister(self._report_the_interruption)
         for host, kept in self.evidence.items():
             counts = stats.summarize(host)
-            if not counts["failures"] and not counts["unreachable"]:
+            if not counts["failures"] and not counts["unreachable"] and host not in self.failed:
                 kept.pop("failure", None)
         self._report(interrupted=False)
 

@@ -12,7 +12,7 @@ import re
 import socket
 import sys
 import time
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -23,9 +23,9 @@ NAME = "gpuhost-verify"
 USAGE_ERROR = 64  # 2 is a failed host
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": judgement.DAY}
 EPILOG = """\
-Exit status: 0 the host is verified; 1 it is not known whether it works: something could not be read, a change is not
-verified yet, or the evidence is too old; 2 a failure, or another module, a missing GPU or a fatal Xid since the checks;
-64 bad usage. With --prolog 2 after a failure, else 0."""
+Exit status: 0 the host is verified, or damaged and no check fails; 1 it is not known whether it works: something could
+not be read, a change is not verified yet, or the evidence is too old; 2 a failure, or another module, a missing GPU or
+a fatal Xid since the checks; 64 bad usage. With --prolog 2 after a failure, else 0."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,11 +94,14 @@ def verdict_on(root: str, run: Run, max_age: float | None = None) -> judgement.V
 
 
 class FreshError(Exception):
-    """The checks could not be asked; the message says why and what to do."""
+    """The checks could not be asked, or damage not looked for; the message says why and what to do."""
 
 
-def check_again(root: str, run: Run) -> None:
-    """Ask every check as the last verification did, look for damage, and record both. Raise FreshError."""
+def check_again(root: str, run: Run) -> Optional[str]:
+    """Ask every check as the last verification did, look for damage, and record both.
+
+    Raise FreshError if the checks cannot be asked or recorded; return why damage could not be looked for.
+    """
     # Not at the top: a verdict from the record must take no time for them. The module `program` packs them.
     from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
     from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
@@ -117,26 +120,30 @@ def check_again(root: str, run: Run) -> None:
     except (OSError, ValueError, TypeError) as error:
         raise FreshError("the options of the checks cannot be read: %s" % error) from error
     record = last_result.compose(root, context.smi, verify.verify(context))
+    problem = last_result.write(directory, record)
+    if problem:
+        raise FreshError(problem)
     try:
         watches = applied.watches(directory)
         parts = applied.differences(store.DIRECTORY, root, run, managed=watches, accepted=options.accept_damage)
     except (OSError, ValueError) as error:
-        raise FreshError("the host cannot be compared with what the last run left: %s" % error) from error
+        return "the host cannot be compared with what the last run left: %s" % error
     damage = {thing: text for part in parts.values() for thing, text in part.damage.items()}
-    problem = last_result.write(directory, record, dict(kept, damage=damage))
-    if problem:
-        raise FreshError(problem)
+    return last_result.write(directory, record, dict(kept, damage=damage))
 
 
 def main(arguments: Sequence[str] | None = None, root: str = "/", run: Run = command.run) -> int:
     """Run the command; return its exit status."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
+    problem = None
     if options.fresh:
         try:
-            check_again(root, run)
+            problem = check_again(root, run)
         except FreshError as error:
             sys.stderr.write("%s: %s\n" % (NAME, error))
             return 1
+        if problem:
+            sys.stderr.write("%s: %s\n" % (NAME, problem))
     verdict = verdict_on(root, run, options.max_age)
     host = socket.gethostname()
     if options.prometheus:
@@ -154,7 +161,7 @@ def main(arguments: Sequence[str] | None = None, root: str = "/", run: Run = com
         print(json.dumps(dict(verdict.to_json(), host=host), indent=2, sort_keys=True))
     else:
         print("\n".join(texts.plain(host, verdict)))
-    return verdict.exit_status
+    return max(int(problem is not None), verdict.exit_status)
 
 
 def _health_check(verdict: judgement.Verdict, run: Run) -> int:

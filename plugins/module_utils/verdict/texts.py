@@ -39,8 +39,9 @@ def plain(host: str, verdict: Verdict) -> list[str]:
 
 
 def one_line(host: str, verdict: Verdict) -> str:
-    """Return the verdict as one line, for a log: with the worst findings, and the age of the checks."""
-    found = "; ".join("%s %s: %s" % (f.outcome, f.id, _one_line(f.text)) for f in verdict.worst()[:3])
+    """Return the verdict as one line, for a log: with the worst findings, damage, and the age of the checks."""
+    wrong = ["%s %s: %s" % (f.outcome, f.id, _one_line(f.text)) for f in verdict.worst()[:3]]
+    found = "; ".join([*wrong, *("damaged: %s" % _one_line(text) for text in verdict.damage[:1])])
     age = "" if verdict.age is None else " (checked %s ago)" % duration(verdict.age)
     return "gpuhost: %s: %s%s%s" % (host, WORDS.get(verdict.status, verdict.status), age, "; " + found if found else "")
 

@@ -8,12 +8,14 @@ playbooks set there what has no login (lookup gpuhost.stack.variables); modules 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ansible.plugins.action import ActionBase
 
 VARIABLE = "gpu_stack_environment"
+LOGIN = re.compile(r"://[^/\s@]+@|^[^/\s@]+:[^/\s@]*@")  # of a URL, or of an address without a scheme
 MODULES = frozenset(
     f"gpuhost.stack.{name}"
     for name in (
@@ -29,10 +31,10 @@ MODULES = frozenset(
 
 
 def divided(environment: Any) -> tuple[Any, dict[str, str]]:
-    """Return an environment without the variables that may have a login, and those; only a mapping is divided."""
+    """Return an environment without the variables that have a login, and those; only a mapping is divided."""
     if not isinstance(environment, Mapping):
         return environment, {}
-    secrets = {name: str(value) for name, value in environment.items() if "@" in str(value)}
+    secrets = {name: str(value) for name, value in environment.items() if LOGIN.search(str(value))}
     return {name: value for name, value in environment.items() if name not in secrets}, secrets
 
 

@@ -344,7 +344,7 @@ def _has_modules(context: ResolveContext, release: str) -> bool:
 def _check(context: ResolveContext, findings: Findings) -> None:
     """Add the problems of modules that a kernel lacks; warn where Fabric Manager or what needs it is left out."""
     host, is_unwanted = context.host, context.request["fabric"] == "none"
-    if is_unwanted and switches(host) and not _present(context):
+    if is_unwanted and context.request["scope"] != "frameworks" and switches(host) and not _present(context):
         findings.warn(
             "fabric-left-out",
             f"{switches(host)}, and gpu_stack_fabric=none: each CUDA program ends with error 802 unless somebody else "

@@ -11,8 +11,8 @@ DRIFT = "drift"  # it has parts to apply
 PENDING = "pending"  # nothing is left to apply, but its last change waits to be verified, and may be rolled back
 UNCHANGED = "unchanged"
 
-# What the playbooks register, and a fact that they set.
-PLANNED, IDLE, CHANGE_FAILED = "__gpu_stack_planned", "__gpu_stack_idle", "__gpu_stack_change_failed"
+PLANNED, IDLE = "__gpu_stack_planned", "__gpu_stack_idle"  # what the playbooks register
+CHANGE_FAILED, IN_BATCH = "__gpu_stack_change_failed", "__gpu_stack_failed_before"  # facts of hosts in a batch
 SERIAL = "gpu_stack_serial"
 ALL_AT_ONCE = "100%"
 ONE_THEN_THIRDS = (1, "34%")  # a fleet never loses its GPUs at once
@@ -36,14 +36,15 @@ class Fleet:
     """The hosts of a run by name.
 
     order: all of them, those to change first, so that a first batch of one host is one of them. ready: those of this
-    run that are not refused. serial: how many hosts at a time, as the keyword of a play takes it. failed: those whose
-    change has failed, which may end the run.
+    run that are not refused. serial: how many hosts at a time, as the keyword of a play takes it. begun: those that
+    have been in a batch; failed: those whose change has failed, which may end the run.
     """
 
     order: tuple[str, ...]
     ready: tuple[str, ...]
     to_change: tuple[str, ...]
     serial: Any
+    begun: tuple[str, ...]
     failed: tuple[str, ...]
 
 
@@ -74,8 +75,9 @@ def _fleet(hosts: Sequence[Variables], ready: Sequence[str], to_change: Sequence
     wanted = [host[SERIAL] for host in hosts if host.get(SERIAL)]
     serial = list(ONE_THEN_THIRDS) if len(ready) > 2 and len(to_change) > 1 else ALL_AT_ONCE
     order = dict.fromkeys([*to_change, *map(_name, hosts)])
+    begun = tuple(_name(host) for host in hosts if IN_BATCH in host)
     failed = tuple(_name(host) for host in hosts if host.get(CHANGE_FAILED))
-    return Fleet(tuple(order), tuple(ready), tuple(to_change), (wanted or [serial])[0], failed)
+    return Fleet(tuple(order), tuple(ready), tuple(to_change), (wanted or [serial])[0], begun, failed)
 
 
 def _name(host: Variables) -> str:

@@ -219,7 +219,8 @@ class HostEvidence:
 
     What the callback knows without a file: changed: this run began to change the host; recorded: it then recorded the
     configuration as verified, by which rollback.yml ends without a training; running: the task that had no
-    result yet; spared_for: the refused hosts because of which the preflight left this one unchanged.
+    result yet; spared_for: the refused hosts, or those whose change failed, because of which this
+    one was left unchanged.
     """
 
     changed: bool = False

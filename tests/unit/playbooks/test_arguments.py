@@ -27,7 +27,7 @@ ELSEWHERE = {
     "tasks/install_packages_apt.yml: Simulate, download and install the planned packages": "test_group_vars.py",
     "tasks/roll_back.yml: Fail without a rollback": "test_training_rollback.py",
     "tasks/change_and_verify.yml: Set why the host failed, and whether its change is at fault": "test_fleet.py",
-    "tasks/spare_host.yml: List the hosts whose change has failed": "test_fleet.py",
+    "tasks/spare_host.yml: List the failed changes, and see whether this is the first batch": "test_fleet.py",
     "tasks/spare_host.yml: Set the hosts because of which this one is left unchanged as a fact": "test_fleet.py",
     "_fail_hosts.yml: Fail the host": "test_fleet.py",
     "tasks/train_all.yml: Refuse a framework that is not planned": "test_conditions.py",

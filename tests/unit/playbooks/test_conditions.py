@@ -102,10 +102,10 @@ TABLE: Mapping[str, Rows] = {
         ({**RUNNABLE, "ansible_run_tags": ["verify", "smoke_train"]}, False),
     ],
     "tasks/change_and_verify.yml: Verify the batch, and train on the first one": [
-        ({**BASELINE, "__gpu_stack_more_batches": True}, True),
-        ({**BASELINE, "__gpu_stack_more_batches": False}, False),
-        ({**BASELINE, **CHECK_MODE, "__gpu_stack_more_batches": True}, False),
-        ({"__gpu_stack_more_batches": True}, False),
+        ({**BASELINE, "__gpu_stack_has_batches": True}, True),
+        ({**BASELINE, "__gpu_stack_has_batches": False}, False),
+        ({**BASELINE, **CHECK_MODE, "__gpu_stack_has_batches": True}, False),
+        ({"__gpu_stack_has_batches": True}, False),
     ],
     "tasks/spare_host.yml: Set the hosts because of which this one is left unchanged as a fact": [
         ({"__gpu_stack_failed_before": []}, False),

@@ -24,7 +24,7 @@ SERIAL = ["-e", '{"gpu_stack_serial": [1, 2]}']
 ONE_MAY = ["-e", "gpu_stack_max_failed=1"]
 # Of a host that is left as it is, after the plan.
 SPARED = [
-    "List the hosts whose change has failed",  # in the name of the first one of the batch
+    "List the failed changes, and see whether this is the first batch",  # in the name of the first one of the batch
     "Set the hosts because of which this one is left unchanged as a fact",
     "Fail the host",
 ]
@@ -46,8 +46,9 @@ def tasks(failing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
     return {
         "change": [
             {"ansible.builtin.import_tasks": "keep_others_out.yml"},
-            {"ansible.builtin.set_fact": {"__gpu_stack_baseline": {"changed": True}}},
+            {"ansible.builtin.set_fact": {"__gpu_stack_baseline": {"changed": True}}, "tags": ["always"]},
             log("change"),
+            {**log("driver"), "tags": ["nvidia_driver"]},
             {
                 "block": [{"ansible.builtin.assert": {"that": f"inventory_hostname not in {_with(failing, ROLE)}"}}],
                 "rescue": [{"ansible.builtin.include_tasks": "roll_back_and_leave.yml"}],
@@ -82,6 +83,7 @@ def run(folder: Path, hosts: dict[str, str], failing: dict[str, str], *words: st
     facts |= {"gpu_stack_plan": planned("tensorflow").to_json(), "gpu_stack_drift": {}}
     facts["gpu_stack_damage"] = {"left": {}, "accepted": {}, "text": ""}
     plans = planning(hosts, **facts)
+    plans["tags"] = ["always"]
     record = {"hosts": "gpu_hosts", "gather_facts": False, "tasks": [log("record")]}
     for name, play in (("_plan", plans), ("_record_verified", record)):
         (playbooks / f"{name}.yml").write_text(json.dumps([play]))
@@ -141,7 +143,7 @@ def test_a_batch_is_checked_before_the_next_one_is_changed(
 ) -> None:
     done = run(tmp_path, dict.fromkeys(hosts, CHANGED), failing, *words)
     assert done.returncode == (2 if failing else 0), printed(done)
-    assert steps(done) == order, done.stdout
+    assert [step for step in steps(done) if "driver" not in step] == order, done.stdout
     spared = [host for host in hosts if host not in "".join(step for step in order if "change" in step)]
     if spared:
         first, *others = (tasks_on(done, host) for host in spared)
@@ -152,11 +154,27 @@ def test_a_batch_is_checked_before_the_next_one_is_changed(
     assert [path.name for path in tmp_path.glob("state/*/run.json")] == [], "each host was left"
 
 
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [
+        (["--tags", "nvidia_driver"], ["driver a", "driver b", "driver c"]),
+        (
+            ["--skip-tags", "verify,nvidia_driver"],
+            ["change a", "train a", "change b", "change c", "train bc", "record abc"],
+        ),
+    ],
+    ids=["of a role", "without checks"],
+)
+def test_tags_select_tasks_within_a_batch(tmp_path: Path, words: list[str], order: list[str]) -> None:
+    done = run(tmp_path, dict.fromkeys("abc", CHANGED), {}, *words)
+    assert (done.returncode, steps(done)) == (0, order), done.stdout
+
+
 def test_provisioning_alone_refuses_hosts_with_problems_and_finishes_those_without_drift(tmp_path: Path) -> None:
     """Without the preflight's play before it."""
     states = {"a": REFUSED, "b": SAME, "c": PENDING, "d": CHANGED}
     done = run(tmp_path, states, {}, "-e", "gpu_stack_serial=100%", playbook="provision")
-    assert steps(done) == ["change cd"]
+    assert steps(done) == ["change cd", "driver cd"]
     assert done.returncode == 2
     assert re.findall(r"fatal: \[(\w)\]: FAILED!", done.stdout.partition("[Fail the hosts")[2]) == ["a"]
     assert "This host has problems: run playbooks/preflight.yml" in printed(done)

@@ -329,8 +329,11 @@ class Apt(PackageManager):
         if pins:
             with tempfile.TemporaryDirectory() as unpacked:
                 os.chmod(unpacked, 0o755)  # apt's unprivileged user reads it
-                self.run(["apt-get", "download"] + [_word(package) for package in pins], cwd=unpacked)
-                for package in glob.glob(unpacked + "/*.deb"):
+                kept = {package: self._file_of(package) for package in pins}
+                missing = [_word(package) for package, path in kept.items() if path is None]
+                if missing:
+                    self.run(["apt-get", "download"] + missing, cwd=unpacked)
+                for package in [*filter(None, kept.values()), *glob.glob(unpacked + "/*.deb")]:
                     self.run(["dpkg-deb", "--extract", package, unpacked + "/root"])
                 for path in glob.glob(unpacked + "/root" + PREFERENCES + "/*"):
                     shutil.copy(path, directory)
