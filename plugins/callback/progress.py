@@ -234,7 +234,7 @@ class CallbackModule(Default):
         first, message = result.result.get(SAME_AS), str(result.result.get("msg", ""))
         is_known = message and (self.host_label(result), message) in self.failed
         self.failed.add((self.host_label(result), message))
-        if is_known:  # a host that failed in its batch fails again when all batches have ended
+        if is_known:  # such as a host that failed in its batch, and fails again when all batches have ended
             return False
         key, before = (first, [first]) if first else (message, [])
         hosts = self.said.setdefault((failure, key), before)

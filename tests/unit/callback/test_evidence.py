@@ -321,6 +321,22 @@ def test_a_failure_from_which_the_play_recovers_is_none(tmp_path):
     assert [host["status"] for host in report(last(tmp_path))["hosts"]] == ["not changed"]
 
 
+def test_a_host_that_failed_in_its_batch_has_failed_however_the_run_ends(tmp_path):
+    """As _provision.yml sets it; no later play failed the host."""
+    plays = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - block: [{{ansible.builtin.fail: {{msg: "No space left"}}}}]
+      rescue: [{{ansible.builtin.set_fact: {{__gpu_stack_failed: "{{{{ ansible_failed_result.msg }}}}"}}}}]
+"""
+    answer = play(tmp_path, plays)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    (host,) = report(last(tmp_path))["hosts"]
+    assert (host["status"], "No space left" in str(host["reasons"])) == ("failed", True)
+
+
 def test_failures_of_other_playbooks_leave_no_report(tmp_path):
     answer = play(tmp_path, "- {hosts: localhost, gather_facts: false, tasks: [{ansible.builtin.fail: }]}\n")
     assert answer.returncode == 2

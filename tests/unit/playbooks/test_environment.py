@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_environment import divided
 
 from tests.unit import web_server
 from tests.unit.ansible_runs import INTERPRETER, Done, printed, run_playbook
@@ -107,6 +108,17 @@ def test_an_environment_that_is_no_dictionary_is_refused(tmp_path: Path) -> None
     done = plan(tmp_path, {"gpu_stack_environment": "http_proxy=http://proxy.example:3128"})
     assert done.returncode == 2
     assert "gpu_stack_environment is 'http_proxy=http://proxy.example:3128'; expected a dictionary" in printed(done)
+
+
+def test_what_has_a_login_and_what_has_not() -> None:
+    secrets = {
+        "http_proxy": "http://user:word@proxy:3128",
+        "HTTPS_PROXY": "user:word@proxy:3128",
+        "INDEX": "https://token@i/",
+    }
+    others = {"TMPDIR": "/scratch/alice@site", "LC_ALL": "ca_ES@euro", "no_proxy": "localhost", "X": "http://proxy/a@b"}
+    assert divided({**secrets, **others}) == (others, secrets)
+    assert divided("http_proxy=http://a:b@c") == ("http_proxy=http://a:b@c", {})
 
 
 def test_every_play_on_the_hosts_that_may_download_has_the_environment() -> None:

@@ -18,8 +18,9 @@ from tests.unit.ansible_runs import INTERPRETER, Done, printed, run_playbook
 from tests.unit.playbooks.test_serial import CHANGED, PENDING, PROJECT, REFUSED, SAME, planning
 from tests.unit.plugin_utils.planning.planning_cases import PROBE, planned
 
-# How a host fails: with a role, or with a check, by its cause.
+# How a host fails: with a role or a record, or with a check, by its cause.
 ROLE, STACK, HARDWARE, HOST = "role", "stack", "hardware", "host"
+RECORD = "record"  # of the baseline, before anything is changed
 SERIAL = ["-e", '{"gpu_stack_serial": [1, 2]}']
 ONE_MAY = ["-e", "gpu_stack_max_failed=1"]
 # Of a host that is left as it is, after the plan.
@@ -41,12 +42,14 @@ def log(what: str) -> dict[str, Any]:
 
 def tasks(failing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
     """Return the files in place of real ones; failing: how each of these hosts fails."""
-    checks = {host: verified("fail", cause=how) for host, how in failing.items() if how != ROLE}
+    checks = {host: verified("fail", cause=how) for host, how in failing.items() if how not in (ROLE, RECORD)}
+    unrecorded = f"{{{{ inventory_hostname in {_with(failing, RECORD)} }}}}"
     found = "{{ checks[inventory_hostname] | default(passed) }}"
     return {
         "change": [
             {"ansible.builtin.import_tasks": "keep_others_out.yml"},
-            {"ansible.builtin.set_fact": {"__gpu_stack_baseline": {"changed": True}}, "tags": ["always"]},
+            {"ansible.builtin.set_fact": {"__gpu_stack_baseline": {"failed": unrecorded}}, "tags": ["always"]},
+            {"ansible.builtin.assert": {"that": f"inventory_hostname not in {_with(failing, RECORD)}"}},
             log("change"),
             {**log("driver"), "tags": ["nvidia_driver"]},
             {
@@ -119,6 +122,7 @@ SECOND = ["change bc", "check bc"]
         ("abc", {}, [], [*FIRST, "change b", "check b", "change c", "check c", "train bc", "record abc"]),
         ("ab", {"a": STACK}, [], ["change ab", "check ab", "train b", "record b"]),
         ("abc", {"a": STACK}, [], ["change a", "check a"]),
+        ("abc", {"a": RECORD}, [], ["change b", "check b", "change c", "check c", "train bc", "record bc"]),
         ("abcde", {"b": STACK}, SERIAL, [*FIRST, *SECOND, "train c", "record ac"]),
         (
             "abcde",
@@ -134,7 +138,7 @@ SECOND = ["change bc", "check bc"]
         ),
     ],
     ids=[
-        *("all pass", "one batch", "the first one fails", "one of a batch fails"),
+        *("all pass", "one batch", "the first one fails", "nothing was changed", "one of a batch fails"),
         *("broken hardware does not count, and one more may fail", "more fail than may"),
     ],
 )

@@ -632,18 +632,21 @@ class Repository(Host):
     def _download(self, specs: list[str], folder: Path) -> tuple[int, str, str]:
         """Write each package, with one file of apt preferences that has its name."""
         for spec in specs:
-            name, _, version = spec.partition("=")
-            tree = self.root / f"build-{name}"
-            preferences = tree / apt_commands.PREFERENCES.lstrip("/")
-            preferences.mkdir(parents=True, exist_ok=True)
-            (preferences / name).write_text(f"preferences of {name}\n")
-            (tree / "DEBIAN").mkdir(exist_ok=True)
-            control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: x\nDescription: test\n"
-            (tree / "DEBIAN/control").write_text(control)
-            target = folder / f"{name}_{version}_all.deb"
-            subprocess.run(["dpkg-deb", "--build", str(tree), str(target)], check=True, capture_output=True)
+            self.build(spec, folder)
             self.steps.append(f"download {spec}")
         return 0, "", ""
+
+    def build(self, spec: str, folder: Path) -> None:
+        name, _, version = spec.partition("=")
+        tree = self.root / f"build-{name}"
+        preferences = tree / apt_commands.PREFERENCES.lstrip("/")
+        preferences.mkdir(parents=True, exist_ok=True)
+        (preferences / name).write_text(f"preferences of {name}\n")
+        (tree / "DEBIAN").mkdir(exist_ok=True)
+        control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: x\nDescription: test\n"
+        (tree / "DEBIAN/control").write_text(control)
+        target = folder / f"{name}_{version}_all.deb"
+        subprocess.run(["dpkg-deb", "--build", str(tree), str(target)], check=True, capture_output=True)
 
 
 def test_the_simulation_follows_the_preferences_of_the_new_pins_and_not_of_the_old_ones(tmp_path):
@@ -673,6 +676,11 @@ def test_an_installed_pin_binds_without_a_download(tmp_path):
     host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), pins=parse("pin-1=1")), check=True)
     (bound,) = host.preferences
     assert bound["pin-1"] == "preferences of pin-1\n"
+    (preferences / "pin-1").unlink()
+    (tmp_path / "packages").mkdir()
+    host.build("pin-1=1", tmp_path / "packages")
+    host.run_transaction(tmp_path, EMPTY._replace(pins=parse("pin-1=1"), reinstall=["pin-1"]), check=True)
+    assert host.preferences[-1]["pin-1"] == "preferences of pin-1\n"
     assert [step for step in host.steps if "download" in step] == []
 
 

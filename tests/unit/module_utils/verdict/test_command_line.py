@@ -309,6 +309,15 @@ def test_fresh_looks_for_damage_itself_but_not_for_what_is_accepted(host: Verifi
     assert (host.main("--fresh"), document(host, capsys)["status"]) == (0, "pass")
 
 
+def test_a_record_that_cannot_be_compared_costs_no_result_of_the_checks(host: VerifiedHost, capsys: Capture) -> None:
+    host.write("var/lib/gpuhost/applied.json", '{"schema": 1, "par')
+    assert host.main("--fresh") == 1
+    assert "the host cannot be compared with what the last run left: " in capsys.readouterr().err
+    host.lose(SECOND)
+    assert host.main("--fresh") == 2
+    assert len(host.recorded("last_result")["gpus"]) == 1
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's rights need root")
 def test_another_user_gets_no_verdict(host: VerifiedHost, capsys: Capture, snapshot: SnapshotAssertion) -> None:
     """As a real process of another user: only root may read the records."""
