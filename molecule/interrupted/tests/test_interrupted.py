@@ -205,7 +205,7 @@ def test_second_run_at_the_same_time_waits_and_then_does_its_work_or_changes_not
     before = change.at
     run = change.start()
     wait_for_dpkg(run)
-    waiting = change.start(to=before, playbook=playbook)
+    waiting = change.start("-e", f"gpu_stack_wait={WAIT_SECONDS}", to=before, playbook=playbook)
     impatient = change.start("-e", "gpu_stack_wait=1", to=before, playbook=playbook)
     output, _ = impatient.communicate()
     assert run.poll() is None, "the first run ended before the others asked for the host"
