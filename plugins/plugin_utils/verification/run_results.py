@@ -61,8 +61,9 @@ class RunResults:
 
     @property
     def has_begun_to_change(self) -> bool:
-        """Whether this run may have changed the host: it records the baseline just before."""
-        return self._results["baseline"] is not None
+        """Whether this run may have changed the host: it records the baseline just before, or stops there."""
+        recorded = self._results["baseline"]
+        return recorded is not None and not recorded.get("failed")
 
     @property
     def verify(self) -> VerifyEvidence | None:

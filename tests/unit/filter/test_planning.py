@@ -18,11 +18,11 @@ PLAN = BEGUN["plan"]
 
 def test_a_failure_without_a_result_of_the_checks_is_rolled_back() -> None:
     reason = FILTERS["reason_against_rollback"]
-    assert reason(results(baseline="recorded")) is None
-    assert reason(results(baseline="recorded", verified={"failed": True}, last_training={})) is None
-    assert reason(results(baseline="recorded", rollback=False)) == "gpu_stack_rollback is false."
-    assert reason(results()) == reason(results(baseline="recorded", check_mode=True)) == ""
-    waits = results(baseline="recorded", reboot_pending=True)
+    assert reason(results(baseline={"changed": True})) is None
+    assert reason(results(baseline={"changed": True}, verified={"failed": True}, last_training={})) is None
+    assert reason(results(baseline={"changed": True}, rollback=False)) == "gpu_stack_rollback is false."
+    assert reason(results()) == reason(results(baseline={"changed": True}, check_mode=True)) == ""
+    waits = results(baseline={"changed": True}, reboot_pending=True)
     assert reason(waits) == "the new driver waits for a reboot."
 
 
@@ -32,12 +32,12 @@ def test_each_result_reaches_the_decision_about_a_rollback() -> None:
     failed = {"framework": "tensorflow", "status": "unknown", "checks": [check]}
     record = {"finished": NOW, "stack": "", "hardware": {}, "status": "pass", "checks": {"gpu-activity": "pass"}}
     answered = {**PROBE, "verified": {"trainings": {"tensorflow": record}}}
-    run: dict[str, Any] = {"baseline": "recorded", "last_training": failed}
+    run: dict[str, Any] = {"baseline": {"changed": True}, "last_training": failed}
     assert FILTERS["reason_against_rollback"](results(**run, probe=answered)) is None
     assert "had none before" in FILTERS["reason_against_rollback"](results(**run))
     hardware = {"id": "gpu.ecc", "status": "fail", "cause": "hardware", "found": "1", "expected": "0", "remedy": "x"}
     verify = {"status": "fail", "checks": [hardware]}
-    found = FILTERS["reason_against_rollback"](results(baseline="recorded", verified={"verify": verify}))
+    found = FILTERS["reason_against_rollback"](results(baseline={"changed": True}, verified={"verify": verify}))
     assert found == "the hardware is at fault, which no other version repairs (gpu.ecc)."
 
 
@@ -57,8 +57,8 @@ def test_values_of_variables_that_cannot_be_used_are_named() -> None:
 
 
 def test_evidence_of_a_run_serves_the_next_one() -> None:
-    decided = FILTERS["trainings"](results(baseline="recorded"))
-    run = {"verified": {"verify": VERIFY}, "baseline": "recorded", "trained": [PASSED]}
+    decided = FILTERS["trainings"](results(baseline={"changed": True}))
+    run = {"verified": {"verify": VERIFY}, "baseline": {"changed": True}, "trained": [PASSED]}
     first = FILTERS["verification"](results(**run, trainings=decided))
     probe = {**PROBE, "verified": first["evidence"]}
     decided = FILTERS["trainings"](results(probe=probe))
@@ -92,14 +92,14 @@ def test_programs_on_the_gpus_and_hidden_gpus_defer_or_skip_a_training() -> None
 )
 def test_each_result_reaches_the_verdict(found: dict[str, Any], state: str, reason: str) -> None:
     run = {"verified": {"verify": VERIFY}, "trainings": {"tensorflow": {"action": "train"}}, "trained": [PASSED]}
-    verdict = FILTERS["verification"](results(**{**run, "baseline": "recorded", **found}))
+    verdict = FILTERS["verification"](results(**{**run, "baseline": {"changed": True}, **found}))
     assert (verdict["state"], reason in "; ".join(verdict["reasons"])) == (state, True)
 
 
 def test_the_record_has_the_gpus_after_the_change() -> None:
     run = {"verified": {"verify": VERIFY}, "trainings": {"tensorflow": {"action": "train"}}, "trained": [PASSED]}
     again = {"probe": {**PROBE, "gpus": []}}
-    evidence = FILTERS["verification"](results(**run, baseline="recorded", probed_again=again))["evidence"]
+    evidence = FILTERS["verification"](results(**run, baseline={"changed": True}, probed_again=again))["evidence"]
     assert evidence["trainings"]["tensorflow"]["hardware"]["gpus"] == []
     assert evidence["at"] == NOW
 

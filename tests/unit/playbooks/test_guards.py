@@ -48,7 +48,7 @@ def outcomes(tmp_path: Path, tried: dict[str, dict[str, Any]], tasks: list[dict[
     ("variables", "expected"),
     [
         ({}, "reused"),
-        ({"__gpu_stack_baseline": "recorded"}, "train"),
+        ({"__gpu_stack_baseline": {"changed": True}}, "train"),
         ({"gpu_stack_smoke_train": "always"}, "train"),
         ({"__gpu_stack_by_itself": True}, "train"),
         ({"smoke_train_max_age": 0.001}, "train"),

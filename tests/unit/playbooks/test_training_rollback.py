@@ -58,7 +58,7 @@ def train(
         "smoke_train_data": "simulated",
         "smoke_train_poll": 1,
         "__gpu_stack_accepted": [],
-        "__gpu_stack_baseline": "recorded",
+        "__gpu_stack_baseline": {"changed": True},
         "__gpu_stack_planned": {"role_variables": {}},
         "__gpu_stack_requested": "",
         "__gpu_stack_verified": {"verify": {"status": "pass"}},
@@ -161,7 +161,7 @@ def test_training_without_an_answer_verifies_a_host_if_unknown_is_a_warning(tmp_
     probe, filters = {"gpus": []}, FilterModule().filters()
     verify = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
     run = {"probe": probe, "verified": {"verify": verify}, "trainings": {"tensorflow": {"action": "train"}}}
-    verified = filters["verification"](run_results(**run, baseline="recorded", trained=results))
+    verified = filters["verification"](run_results(**run, baseline={"changed": True}, trained=results))
     assert verified["state"] == "verified"
     assert verified["evidence"]["trainings"]["tensorflow"]["checks"]["gpu-activity"] == "unknown"
     again = filters["trainings"](run_results(probe={**probe, "verified": verified["evidence"]}))

@@ -57,6 +57,7 @@ TRAINED = {"framework": "tensorflow", "status": "fail", "checks": []}
     [
         ("has_begun_to_change", {}, False),
         ("has_begun_to_change", {"baseline": REGISTERED}, True),
+        ("has_begun_to_change", {"baseline": {"failed": True, "msg": "no space left"}}, False),
         ("left_out", {"left_out": ["nccl"]}, ("nccl",)),
         ("damaged", {}, ()),
         ("damaged", {"damage": {"left": {"file /a": "is missing"}}}, ("file /a",)),
