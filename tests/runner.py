@@ -223,6 +223,18 @@ def locks(step: Step) -> None:
         step.failed = 1
 
 
+def field_reports(step: Step) -> None:
+    """Try the strangers' reports of tests/field; each counts as one test, and an open one as skipped."""
+    found = RESULTS / "field.json"
+    found.unlink(missing_ok=True)
+    paths = os.pathsep.join([str(PROJECT), str(PROJECT / "collections")])
+    passed = step.command("python", "-P", "-m", "tests.field", f"--json={found}", PYTHONPATH=paths)
+    counts = json.loads(found.read_text()) if found.exists() else {"right": [], "failed": [], "open": []}
+    step.passed, step.failed, step.skipped = len(counts["right"]), len(counts["failed"]), counts["open"]
+    if (not passed or not step.passed) and not step.failed:
+        step.failed = 1
+
+
 def documents(step: Step) -> None:
     """Run the documents' commands on the lab; each counts as one test, and those that it cannot run as skipped."""
     found = RESULTS / "documents.json"
@@ -398,6 +410,10 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
 }
 
 
+# What --fast runs besides lint and unit tests, and what can be named like a scenario.
+FAST: dict[str, Callable[[Step], None]] = {"field": field_reports}
+
+
 def scenarios() -> list[str]:
     """Return the names of all Molecule scenarios."""
     return sorted(path.parent.name for path in PROJECT.glob("molecule/*/molecule.yml"))
@@ -487,8 +503,9 @@ def run_tier(tier: str, jobs: int) -> list[Step]:
 def mistakes(options: argparse.Namespace) -> list[str]:
     """Return what is wrong with the options."""
     found = []
-    if unknown := [name for name in options.names if name not in scenarios()]:
-        found.append(f"unknown scenario {', '.join(unknown)}; expected some of {', '.join(scenarios())}")
+    known = [*FAST, *scenarios()]
+    if unknown := [name for name in options.names if name not in known]:
+        found.append(f"unknown scenario {', '.join(unknown)}; expected some of {', '.join(known)}")
     if options.long and options.long not in TIERS:
         found.append(f"unknown tier {options.long}; expected one of {', '.join(TIERS)}")
     if options.jobs < 1:
@@ -501,8 +518,8 @@ def parse() -> argparse.Namespace:
     parser = command_line.Parser(
         "script/test", mistakes, description="Run lint, unit tests and Molecule scenarios, and count their results."
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="run these Molecule scenarios only")
-    parser.add_argument("--fast", action="store_true", help="run lint and unit tests only")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="run these Molecule scenarios only, or field")
+    parser.add_argument("--fast", action="store_true", help="run lint, unit tests and the reports of tests/field only")
     parser.add_argument(
         "--long", nargs="?", const="", metavar="TIER", help="run this tier; without a name, list the tiers"
     )
@@ -527,14 +544,14 @@ def main() -> int:
     if options.long:
         steps = run_tier(options.long, options.jobs)
     elif options.names:
-        steps = run_steps([(name, molecule) for name in options.names], options.jobs)
+        steps = run_steps([(name, FAST.get(name, molecule)) for name in options.names], options.jobs)
     else:
         # Whether a clone works from elsewhere, and whether a page of a report does in a browser, take seconds to test;
         # the rest of tests/collection and tests/browser are tiers.
         # With --fast, the tests that need a framework are among those that are skipped, and counted.
         units = ("tests/unit", "tests/collection/test_clone.py", "tests/browser/test_smoke.py")
         units += () if options.fast else ("-m", "not frameworks")
-        steps = run_steps([("unit", pytest(*units)), ("lint", lint)], 2)
+        steps = run_steps([("unit", pytest(*units)), ("lint", lint), *FAST.items()], 2)
         if not options.fast:
             steps += run_steps([("frameworks", frameworks), *((name, molecule) for name in by_default())], options.jobs)
     print_summary(steps, time.monotonic() - start)

@@ -7,7 +7,9 @@
 // Settings, from the environment; lists are separated by commas:
 //   SIMULATED_CUDA_DEVICES    the number of devices (2)
 //   SIMULATED_CUDA_ERROR      the number of the error with which cudaGetDeviceCount fails
-//   SIMULATED_CUDA_FAIL       FUNCTION@DEVICE: the call fails as on a lost device
+//   SIMULATED_CUDA_FAIL       FUNCTION@DEVICE: the call fails as on a lost device; FUNCTION@DEVICE=NUMBER: with this
+//                             error (one of NCCL's calls: this ncclResult_t)
+//   SIMULATED_CUDA_NCCL_TEXT  what ncclGetLastError returns, as a whole
 //   SIMULATED_CUDA_CRASH      FUNCTION@DEVICE: the call causes a segmentation fault
 //   SIMULATED_CUDA_HANG       FUNCTION@DEVICE: the call does not return
 //   SIMULATED_CUDA_WRONG      to@0, from@0, within@0: the last word of a copy is wrong; peer@0-1: a copy from 0 to 1
@@ -47,11 +49,15 @@ enum cudaError_t {
   cudaErrorDevicesUnavailable = 46,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorNvlinkUncorrectable = 220,
   cudaErrorInvalidResourceHandle = 400,
+  cudaErrorIllegalState = 401,
   cudaErrorIllegalAddress = 700,
   cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorPeerAccessNotEnabled = 705,
   cudaErrorSystemNotReady = 802,
+  cudaErrorUnknown = 999,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaStreamNonBlocking = 1, cudaHostAllocPortable = 1 };
@@ -110,6 +116,13 @@ inline bool listed(const char *name, const std::string &entry) {
   return ("," + knob(name) + ",").find("," + entry + ",") != std::string::npos;
 }
 
+// The number after "FUNCTION@DEVICE=" in SIMULATED_CUDA_FAIL; 0 without one.
+inline int chosen(const std::string &entry) {
+  const std::string all = "," + knob("FAIL"), wanted = "," + entry + "=";
+  const size_t found = all.find(wanted);
+  return found == std::string::npos ? 0 : std::atoi(all.c_str() + found + wanted.size());
+}
+
 inline int devices() { return std::atoi(knob("DEVICES", "2").c_str()); }
 
 inline cudaError_t keep(cudaError_t status) {
@@ -124,7 +137,7 @@ inline cudaError_t called(const char *function, int device = -1) {
   if (index >= devices()) return keep(cudaErrorInvalidDevice);
   if (listed("CRASH", entry)) std::raise(SIGSEGV);
   while (listed("HANG", entry)) pause();
-  return keep(listed("FAIL", entry) ? cudaErrorDevicesUnavailable : cudaSuccess);
+  return keep(listed("FAIL", entry) ? cudaErrorDevicesUnavailable : cudaError_t(chosen(entry)));
 }
 
 // The device that owns an address; -1 is the host.
@@ -203,11 +216,15 @@ inline const char *cudaGetErrorName(cudaError_t error) {
     case cudaErrorDevicesUnavailable: return "cudaErrorDevicesUnavailable";
     case cudaErrorNoDevice: return "cudaErrorNoDevice";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorECCUncorrectable: return "cudaErrorECCUncorrectable";
+    case cudaErrorNvlinkUncorrectable: return "cudaErrorNvlinkUncorrectable";
     case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
+    case cudaErrorIllegalState: return "cudaErrorIllegalState";
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
     case cudaErrorPeerAccessAlreadyEnabled: return "cudaErrorPeerAccessAlreadyEnabled";
     case cudaErrorPeerAccessNotEnabled: return "cudaErrorPeerAccessNotEnabled";
     case cudaErrorSystemNotReady: return "cudaErrorSystemNotReady";
+    case cudaErrorUnknown: return "cudaErrorUnknown";
   }
   return "unrecognized error code";
 }

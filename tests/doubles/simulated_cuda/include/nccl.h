@@ -1,5 +1,5 @@
 // A simulated NCCL: an all-reduce that sums the devices' memory when its group ends. See cuda_runtime.h;
-// SIMULATED_CUDA_FAIL, _CRASH and _HANG accept ncclCommInitAll@0 and ncclGroupEnd@0.
+// SIMULATED_CUDA_FAIL, _CRASH and _HANG accept ncclCommInitAll@0 and ncclGroupEnd@0; _NCCL_TEXT is the last error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,13 @@
 
 #define NCCL_VERSION_CODE 22907
 
-enum ncclResult_t { ncclSuccess = 0, ncclUnhandledCudaError = 1, ncclSystemError = 2, ncclInvalidUsage = 5 };
+enum ncclResult_t {
+  ncclSuccess = 0,
+  ncclUnhandledCudaError = 1,
+  ncclSystemError = 2,
+  ncclInternalError = 3,
+  ncclInvalidUsage = 5,
+};
 enum ncclDataType_t { ncclFloat = 7 };
 enum ncclRedOp_t { ncclSum = 0 };
 struct simulated_communicator {
@@ -25,6 +31,13 @@ struct Share {
   ncclComm_t communicator;
 };
 
+// The result of a call to which the settings apply.
+inline ncclResult_t result(const char *function, int device) {
+  const int number = chosen(std::string(function) + "@" + std::to_string(device));
+  if (number != 0) return ncclResult_t(number);
+  return called(function, device) == cudaSuccess ? ncclSuccess : ncclSystemError;
+}
+
 inline std::vector<Share> &group() {
   static std::vector<Share> shares;
   return shares;
@@ -37,12 +50,23 @@ inline ncclResult_t ncclGetVersion(int *version) {
   return ncclSuccess;
 }
 inline const char *ncclGetErrorString(ncclResult_t status) {
-  return status == ncclSuccess ? "no error" : status == ncclInvalidUsage ? "invalid usage" : "unhandled system error";
+  switch (status) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidUsage: return "invalid usage";
+  }
+  return "unknown result code";
 }
-inline const char *ncclGetLastError(ncclComm_t) { return "simulated: no network interface was found"; }
+inline const char *ncclGetLastError(ncclComm_t) {
+  static const std::string text = simulated_cuda::knob("NCCL_TEXT", "simulated: no network interface was found");
+  return text.c_str();
+}
 inline ncclResult_t ncclCommInitAll(ncclComm_t *communicators, int size, const int *devices) {
   std::printf("NCCL version simulated, printed where the document goes\n");
-  if (simulated_cuda::called("ncclCommInitAll", devices[0]) != cudaSuccess) return ncclSystemError;
+  const ncclResult_t begun = simulated_cuda::result("ncclCommInitAll", devices[0]);
+  if (begun != ncclSuccess) return begun;
   for (int rank = 0; rank < size; ++rank) {
     communicators[rank] = new simulated_communicator{rank, devices[rank], size};
   }
@@ -70,9 +94,8 @@ inline ncclResult_t ncclAllReduce(const void *terms, void *sums, size_t count, n
 }
 inline ncclResult_t ncclGroupEnd() {
   const std::vector<simulated_cuda::Share> &group = simulated_cuda::group();
-  if (simulated_cuda::called("ncclGroupEnd", group.front().communicator->device) != cudaSuccess) {
-    return ncclSystemError;
-  }
+  const ncclResult_t ended = simulated_cuda::result("ncclGroupEnd", group.front().communicator->device);
+  if (ended != ncclSuccess) return ended;
   if (int(group.size()) != group.front().communicator->size) return ncclInvalidUsage;
   for (const simulated_cuda::Share &share : group) {
     for (size_t i = 0; i < share.count; ++i) {
