@@ -19,8 +19,8 @@ version_added: 0.1.0
 author: gpuhost contributors (!UNKNOWN)
 description:
   - Writes C(<folder>/<run>/<host>/NAME.json) as results arrive, NAME being probe, plan, diff, drift, preflight,
-    probe_after, verify, smoke_train (smoke_train_pytorch), failure, restored (what a rollback restored) or
-    verify_after_undo. In the host's name, what is special in file names is written as in URLs (C(web%2F01)).
+    probe_after, verify_before, verify, smoke_train (smoke_train_pytorch), failure, restored (what a rollback restored)
+    or verify_after_undo. In the host's name, what is special in file names is written as in URLs (C(web%2F01)).
   - When the playbook ends, also by Ctrl-C, writes C(report.json), C(report.md), C(report.html) and C(summary.txt)
     beside them and C(<host>/certificate.html), the acceptance certificate of each host, and prints the summary.
   - A page that cannot be made is a warning; the other files are written.
@@ -205,7 +205,9 @@ class CallbackModule(CallbackBase):
             self._keep(host, "probe_after" if "probe" in self.evidence.get(host, {}) else "probe", found["probe"])
         is_rolled_back = {"failure", "restored"} <= set(self.evidence.get(host, {}))
         if "verify" in found and result.task.action == "gpuhost.stack.gpu_verify":
-            self._keep(host, "verify_after_undo" if is_rolled_back else "verify", found["verify"])
+            is_before = bool(found.get("invocation", {}).get("module_args", {}).get("before_change"))
+            name = "verify_before" if is_before else "verify_after_undo" if is_rolled_back else "verify"
+            self._keep(host, name, found["verify"])
         if found.get("restored"):
             self._keep(host, "restored", {"changes": found["restored"], "warnings": found["warnings_of_restore"]})
         if result.task.action == STATE_ACTION and not context.CLIARGS.get("check"):

@@ -44,9 +44,13 @@ def reason_against_rollback(results: Any, *, enabled: bool | None = None) -> str
 def change_failed(results: Any) -> bool:
     """Return whether the change of a failed host is at fault, as other hosts' may be; takes __gpu_stack_results.
 
-    That is what is rolled back where there is something to return to.
+    That is what is rolled back where there is something to return to, and a failure that nothing explains where nothing
+    is known from before the change.
     """
-    return reason_against_rollback(results, enabled=True) is None
+    run = RunResults(results)
+    if not run.has_begun_to_change or run.check_mode or run.reboot_pending:
+        return False
+    return reason_against_rollback(results, enabled=True) is None or rollback.is_new(run.verify, run.last_training)
 
 
 def training_refusal(plan: Any, requested: str | None = None) -> str:

@@ -123,6 +123,14 @@ options:
     type: str
     choices: [fail, warn]
     default: fail
+  before_change:
+    description:
+      - Ask the checks just before the host is changed, for the comparison with those after the change. On a host that
+        was checked before they are asked as they were then, and O(plan) and the other options are for one that was not.
+      - What waits for idle GPUs, or uses GPUs whose loaded module is not the installed one, has the answer of the last
+        result with the same GPUs.
+    type: bool
+    default: false
   damage:
     description: What is known to be damaged on the host, a message by name, for C(gpuhost-verify), which prints it.
     type: dict
@@ -196,16 +204,18 @@ verify:
       description: Whether unknown checks keep the host from being verified.
       returned: always
       type: bool
-    answered_before:
-      description: The unknown checks that had an answer when the host was last verified.
+    worse:
+      description:
+        - The checks that the change that is pending has made worse. They were right just before it and when the
+          configuration from before it was verified, have not been right since, and now fail without evidence that the
+          hardware or the host explains it, or have no answer.
       returned: always
       type: list
       elements: str
-    found_before:
-      description: The failed checks that had the same finding before the change that is pending, by its record.
+    before:
+      description: By check that is not right now, the outcome just before the change that is pending, if it was asked.
       returned: always
-      type: list
-      elements: str
+      type: dict
     checks:
       description: One result per check, in a fixed order. Keys without a value are omitted.
       returned: always
@@ -244,12 +254,6 @@ verify:
           description: The setting that explains a failure of the V(host), and where it is set.
           type: str
           sample: LD_LIBRARY_PATH=/opt/x in /etc/environment
-        finding:
-          description:
-            - What tells a failure from another one of the same check, such as the GPU, an error number or a value.
-              Nothing that changes from run to run.
-          type: str
-          sample: "GPU 1: uncorrectable errors: dram_uncorrectable 5"
         versions:
           description: Versions that the running software reports, by component.
           type: dict
@@ -299,12 +303,27 @@ verify:
       elements: dict
 """
 
+import dataclasses
+import time
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
-from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes, records
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict import program
+
+
+def asked_last(options: verify.Options) -> verify.Options:
+    """Return the options with which this host was checked last; those given for one that was not."""
+    kept = last_result.asked_last(options.state_directory)
+    if kept is None:
+        return options
+    try:
+        kept_options = verify.Options.from_json(kept, time.strftime("%Y-%m-%d"))
+    except (KeyError, TypeError):  # of a release that asked something else
+        return options
+    return dataclasses.replace(kept_options, timeout_factor=options.timeout_factor, fail=False)
 
 
 def main() -> None:
@@ -328,17 +347,22 @@ def main() -> None:
     newer = store.newer(options.state_directory)
     if newer:
         module.fail_json(msg=str(newer))
+    last = None
     try:
+        if options.before_change:
+            last = last_result.read(options.state_directory)
+            options = asked_last(options)
         context = verify.context(options)
     except records.RecordError as error:
         module.fail_json(msg="%s. `plan` must be the complete plan, `{{ gpu_stack_plan }}`." % error)
     result = verify.verify(context)
     if not module.check_mode:
-        record = last_result.compose(context.root, context.smi, result)
-        kept = last_result.write(options.state_directory, record, options.to_json())
+        record = last_result.with_last(last_result.compose(context.root, context.smi, result), last)
+        asked = dataclasses.replace(options, before_change=False)
+        kept = last_result.write(options.state_directory, record, asked.to_json())
         for problem in filter(None, (kept, program.refresh())):
             module.warn(problem)
-    if options.fail and result["status"] not in (model.PASS, model.DEFERRED):
+    if options.fail and result["status"] not in (outcomes.PASS, outcomes.DEFERRED):
         module.fail_json(msg=model.failure_message(result), verify=result)
     module.exit_json(changed=False, verify=result)
 

@@ -145,6 +145,11 @@ decided:
         - The plan, with C(ok), C(request), C(gpus), C(components), C(repository), C(reasons), C(problems), C(warnings)
           and C(remedies).
       type: dict
+    gpu_stack_plan_before:
+      description:
+        - The plan of what others have installed on a host that was never changed, which the checks before the first
+          change are asked for. Null on every other host.
+      type: dict
     gpu_stack_diff:
       description: What the plan changes on the host, by component.
       type: dict

@@ -39,7 +39,8 @@ options:
     description:
       - The state to restore with O(action=restore).
       - V(verified) is the last verified configuration, V(previous) the one before it, V(baseline) the host before the
-        first change.
+        first change. Where nothing was verified, and others had set up a driver before the first change, V(verified) is
+        the host as it was then.
     type: str
     choices: [verified, previous, baseline]
     default: verified
@@ -130,6 +131,10 @@ warnings_of_restore:
   returned: O(action=restore)
   type: list
   elements: str
+state:
+  description: What was restored, V(verified), V(previous), V(baseline), or V(found), the host as others had set it up.
+  returned: O(action=restore) and there is a record
+  type: str
 kept:
   description: What was not restored because it is damaged and what is in use is whole, a sentence each.
   returned: O(action=restore)
@@ -191,6 +196,7 @@ def restore(module: AnsibleModule, options: Options, packages: PackageManager) -
         "changed": bool(result.changes),
         "available": True,
         "resumed": result.resumed,
+        "state": result.to,
         "restored": result.changes,
         "warnings_of_restore": result.warnings,
         "kept": list(result.kept),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/checks.md").read_text()
@@ -30,4 +31,4 @@ def test_every_check_has_a_result():
 
 
 def test_page_has_every_outcome():
-    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(model.OUTCOMES)
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(outcomes.OUTCOMES)

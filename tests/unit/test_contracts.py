@@ -341,6 +341,7 @@ TESTED_BY = {
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
     "plugins/module_utils/model/cuda_check.py": "module_utils/nvidia/test_cuda_program.py",
     "plugins/module_utils/model/framework_output.py": "module_utils/checks/test_framework_checks.py",
+    "plugins/module_utils/model/outcomes.py": "module_utils/checks/test_model.py",
     "plugins/module_utils/packages/port.py": "module_utils/packages/test_transaction.py",
     "plugins/module_utils/packages/installed.py": "module_utils/packages/test_decisions.py",
     # What it chooses is tested by itself; the words are those of messages.

@@ -15,8 +15,10 @@ run.json        the run that changes the host, until its end (run_lock.py)
 transaction.json  the result of a package transaction that no run has read yet (transaction_lock.py)
 last_result.json  what the checks found last (last_result.py)
 verify_options.json  what they were asked then: plan, limits, waivers (last_result.py)
-pending.json    a change that is not verified yet: {"since", "before"}; removed when it is verified, or rolled back;
-                  `before` is the last result before the change, absent where there was none
+pending.json    a change that is not verified yet: {"since", "before", "passed"}; removed when it is verified, or rolled
+                  back; `before` is the result of the checks just before the change, absent where nothing could be
+                  asked, `passed` the checks that have been right since the change was last written, `plan` what the
+                  checks were asked for on a host that others set up and that was never verified
 restoring.json  the record that a rollback restores: {"to", "changed"}; removed when that is
                   verified, or given up
 packages/       the .deb files of the verified and the previous configuration

@@ -17,12 +17,14 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_d
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_device_checks import (
     COPIES,
     figure,
-    place,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import UNKNOWN, Check, CheckSpec, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document, Part
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    UNKNOWN,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
 
 BANDWIDTH = CheckSpec(
@@ -42,7 +44,6 @@ class Measurement:
     """A bandwidth in GB/s (None: not measured), its threshold (None: there is none) and where that is from.
 
     kind: a copy of COPIES, `peer` or `all_reduce`; gpus: CUDA's indexes, from source to destination
-    finding: what is measured, with the PCI addresses of the GPUs
     """
 
     kind: str
@@ -51,7 +52,6 @@ class Measurement:
     rate: float | None
     minimum: float | None
     source: str
-    finding: str = ""
 
     @property
     def below(self) -> bool:
@@ -94,8 +94,7 @@ def _compare(context: Context, document: Document, measured: list[Measurement], 
     below = [item for item in measured if item.below]
     known = [item for item in measured if item.minimum is not None]
     if below:
-        finding = "too slow: " + "; ".join(sorted(item.finding for item in below))
-        return BANDWIDTH.compare(False, "; ".join([*map(str, below), *without]), finding=finding)
+        return BANDWIDTH.compare(False, "; ".join([*map(str, below), *without]))
     if not known:
         return BANDWIDTH.skip("; ".join(without) or "nothing has a threshold", "; ".join(map(str, measured)))
     absent = [item.what for item in known if item.rate is None]
@@ -225,16 +224,12 @@ def _measurements(thresholds: Thresholds, document: Document) -> Iterator[Measur
         path = thresholds.path(index)
         for name, text in COPIES.items():
             limit = (thresholds.model(index, "memory"), "the model's") if name == "device_to_device" else path
-            finding = "%s %s" % (place(document, index), text)
-            yield Measurement(
-                name, (index,), "%d %s" % (index, text), copies.get(name, Part()).gb_per_second, *limit, finding
-            )
+            yield Measurement(name, (index,), "%d %s" % (index, text), copies.get(name, Part()).gb_per_second, *limit)
     for pair in document.peers:
         limit = thresholds.pair(pair.source, pair.to) if pair.access else (None, "")
-        finding = "%s to %s" % (place(document, pair.source), place(document, pair.to))
-        yield Measurement("peer", (pair.source, pair.to), str(pair), pair.rate, *limit, finding)
+        yield Measurement("peer", (pair.source, pair.to), str(pair), pair.rate, *limit)
     reduced = document.all_reduce
     if reduced is not None and len(reduced.devices) > 1:
         floor = thresholds.over_nvlink(reduced.devices)
         rate = reduced.bus_gb_per_second
-        yield Measurement("all_reduce", reduced.devices, "all-reduce", rate, floor, "the model's", "all-reduce")
+        yield Measurement("all_reduce", reduced.devices, "all-reduce", rate, floor, "the model's")

@@ -186,5 +186,4 @@ def _versions(document: Document, planned: dict[str, str], ran: Answer) -> Check
     loaded = cuda_program.loaded(document) or None
     return COMPILE_LINK_RUN.compare(
         passed, found, _versions_text(planned), versions=versions, data={"cuda_check": document.json}, loaded=loaded,
-        finding=_versions_text(versions),
     )  # fmt: skip

@@ -8,14 +8,12 @@ import dataclasses
 from typing import Callable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    PASS,
     Check,
     CheckSpec,
     Context,
     Symptom,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import (
-    AllReduce,
     Device,
     Document,
     Error,
@@ -23,6 +21,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check imp
     Part,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import SmiGpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    PASS,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors, cuda_program, nvidia_smi
 
 COPIES = {
@@ -171,10 +172,7 @@ def _devices(context: Context, document: Document) -> Check:
     if reason is not None and error and error.number in cuda_program.NO_DEVICE_ERRORS:
         return DEVICES.skip(reason, found)
     passed = document.outcome == "devices" and len(document.devices) == computed == context.expect_gpus
-    states = ["%s %s" % (place(document, d.index), fault(d.kernel) or "computes") for d in document.devices]
-    states = [error_finding(error)] if error else sorted(states)
-    finding = "; ".join(states + ([ended] if ended else []))
-    return DEVICES.compare(passed, found, text % (context.expect_gpus, context.expect_gpus), finding=finding)
+    return DEVICES.compare(passed, found, text % (context.expect_gpus, context.expect_gpus))
 
 
 def _cause(part: Part) -> str:
@@ -183,24 +181,6 @@ def _cause(part: Part) -> str:
         return cuda_program.error_text(part.error)
     wrong = part.wrong_words
     return "a wrong result" if wrong is None else "%s of %d words wrong" % (wrong, part.bytes // 4)
-
-
-def fault(part: Part) -> str | None:
-    """Return what is stable in why a part of the document is not right, None if it is."""
-    if part.error is not None:
-        return error_finding(part.error)
-    return None if part.right else "a wrong result"
-
-
-def error_finding(error: Error) -> str:
-    """Return the number of an error: its name depends on how new the CUDA runtime is."""
-    return "error %d of %s" % (error.number, error.call)
-
-
-def place(document: Document, index: int) -> str:
-    """Return the PCI address of the device with this index, its index if CUDA did not report one."""
-    found = (address(device) for device in document.devices if device.index == index)
-    return next(found, None) or "device %d" % index
 
 
 def address(device: Device) -> str | None:
@@ -264,21 +244,18 @@ def figure(rate: float | None) -> str:
 
 
 def _memory_copies(context: Context, document: Document) -> Check:
-    shown, wrong, findings = [], [], _ended_in(document, ": copies")
+    shown, wrong = [], []
     for device in document.devices:
-        where = place(document, device.index)
         if device.copies is None:
             cause = _cause(Part(device.error)) if device.error is not None else "no copies: its kernel did not run"
             wrong.append("%d: %s" % (device.index, cause))
-            findings.append("%s: %s" % (where, cause))
             continue
         parts = [(text, device.copies[name]) for name, text in COPIES.items()]
         wrong += ["%d %s: %s" % (device.index, text, _cause(part)) for text, part in parts if not part.right]
-        findings += ["%s %s: %s" % (where, text, fault(part)) for text, part in parts if not part.right]
         rates = ", ".join("%s %s" % (text, figure(part.gb_per_second)) for text, part in parts)
         shown.append("%d: %s GB/s" % (device.index, rates))
     wrong += _ended_in(document, ": copies")
-    return MEMORY_COPIES.compare(not wrong, "; ".join(wrong or shown), finding="; ".join(sorted(findings)))
+    return MEMORY_COPIES.compare(not wrong, "; ".join(wrong or shown))
 
 
 def matrix(document: Document) -> str:
@@ -301,7 +278,7 @@ def _peer_access(context: Context, document: Document) -> Check:
     pairs, peers = usable * (usable - 1), document.peers
     expected = "the data of all %d ordered pairs arrive unchanged" % pairs
     for ended in _ended_in(document, " to device "):
-        return PEER_ACCESS.compare(False, "%s, after %d pairs" % (ended, len(peers)), expected, finding=ended)
+        return PEER_ACCESS.compare(False, "%s, after %d pairs" % (ended, len(peers)), expected)
     if len(document.devices) == context.expect_gpus == 1:
         return PEER_ACCESS.skip("there is one GPU and therefore no pair")
     if len(peers) < pairs or not pairs:
@@ -316,8 +293,7 @@ def _peer_access(context: Context, document: Document) -> Check:
         shown.append("without access, staged through host memory: " + ", ".join(without))
     if not wrong and usable < len(document.devices):
         return PEER_ACCESS.unknown("only %d GPUs are usable, see cuda.memory_copies" % usable, "; ".join(shown))
-    finding = "; ".join(sorted(text for pair in peers for text in _pair_findings(document, pair)))
-    return PEER_ACCESS.compare(not wrong, "; ".join(wrong + shown), expected, finding=finding)
+    return PEER_ACCESS.compare(not wrong, "; ".join(wrong + shown), expected)
 
 
 def _wrong_pair(pair: Pair) -> Iterator[str]:
@@ -329,13 +305,6 @@ def _wrong_pair(pair: Pair) -> Iterator[str]:
             yield "%s %s: %s" % (pair, name, _cause(part))
 
 
-def _pair_findings(document: Document, pair: Pair) -> Iterator[str]:
-    name = "%s to %s" % (place(document, pair.source), place(document, pair.to))
-    for part in [Part(pair.error)] if pair.error is not None else [pair.copy, pair.read]:
-        if part is not None and not part.right:
-            yield "%s: %s" % (name, fault(part))
-
-
 def _cudnn_handle(context: Context, document: Document) -> Check:
     if not context.component("cudnn"):
         return CUDNN_HANDLE.skip("the plan has no cuDNN")
@@ -345,9 +314,9 @@ def _cudnn_handle(context: Context, document: Document) -> Check:
         return CUDNN_HANDLE.unknown(_not_reached(document))
     if created is None:
         return CUDNN_HANDLE.compare(False, ended[0])
-    where, part = place(document, created.device), Part(created.error, right=created.error is None)
+    part = Part(created.error, right=created.error is None)
     found = "created on device %d" % created.device if part.right else _cause(part)
-    return CUDNN_HANDLE.compare(bool(part.right), found, finding="%s: %s" % (where, fault(part)))
+    return CUDNN_HANDLE.compare(bool(part.right), found)
 
 
 def _not_reached(document: Document) -> str:
@@ -376,13 +345,4 @@ def _all_reduce(context: Context, document: Document) -> Check:
         found = "the exact sum over %d GPUs" % size
         if reduced.bus_gb_per_second is not None:
             found += ", bus bandwidth %s GB/s" % figure(reduced.bus_gb_per_second)
-    finding = _all_reduce_finding(document, reduced)
-    return ALL_REDUCE.compare(reduced.right and size == context.expect_gpus, found, expected, finding=finding)
-
-
-def _all_reduce_finding(document: Document, reduced: AllReduce) -> str:
-    devices = list(reduced.devices)
-    if reduced.error is None and not reduced.right:
-        devices = [device for device, words in zip(devices, reduced.wrong_words) if words]  # noqa: B905
-    places = sorted(place(document, device) for device in devices)
-    return "%s: %s" % (", ".join(places), fault(Part(reduced.error, reduced.right)) or "the exact sum")
+    return ALL_REDUCE.compare(reduced.right and size == context.expect_gpus, found, expected)

@@ -13,12 +13,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command,
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    FAIL,
     HOST,
-    PASS,
     REAPPLY,
     STACK,
-    UNKNOWN,
     Check,
     CheckSpec,
     Context,
@@ -27,6 +24,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, pci, secure_boot, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    FAIL,
+    PASS,
+    UNKNOWN,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver, Fabric
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     installed_driver,
@@ -289,9 +291,7 @@ def _gpu_count(context: Context, gpus: Sequence[Gpu]) -> Check:
     if context.pci_gpus == context.expect_gpus and problem is not None:
         return GPU_COUNT.unknown("nvidia-smi does not count: " + problem, found)
     passed = context.pci_gpus == listed == context.expect_gpus and works
-    addresses = [[gpu.pci_address for gpu in gpus], [str(gpu.pci_address) for gpu in context.smi_gpus]]
-    finding = "on the PCI bus: %s; by nvidia-smi: %s" % tuple(", ".join(sorted(each)) for each in addresses)
-    return GPU_COUNT.compare(passed, found, "%d by both" % context.expect_gpus, finding=finding)
+    return GPU_COUNT.compare(passed, found, "%d by both" % context.expect_gpus)
 
 
 def _module_matches(context: Context, driver: Driver) -> Check:

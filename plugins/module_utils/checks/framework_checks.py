@@ -21,18 +21,19 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    FAIL,
     HOST,
     REAPPLY,
     Check,
     CheckSpec,
     Context,
     Symptom,
-    stable,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output, Result
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    FAIL,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 
@@ -278,7 +279,7 @@ def computed(context: Context, spec: CheckSpec, label: str, output: Output, answ
     if gpus:
         every = len({result.device for result in results}) == len(results) == wanted
         found = found if every else "%s (%d GPUs)" % (found, len(results))
-        check = spec.compare(passed and every, found, expected, finding=_computed_finding(results, tolerance))
+        check = spec.compare(passed and every, found, expected)
         return dataclasses.replace(check, symptom=_of_results(context, results, tolerance, wanted))
     if not results:
         return spec.unknown("%s computed nothing, not even on the CPU" % label)
@@ -304,19 +305,6 @@ def _of_results(context: Context, results: Sequence[Result], tolerance: float, w
         errors |= {(at, number) for number in numbers}
         other = other or not numbers
     return Symptom(frozenset(errors), None if len(results) == wanted else len(results), other)
-
-
-def _computed_finding(results: Sequence[Result], tolerance: float) -> str:
-    """Return which devices computed, and what is wrong on each that did not compute right."""
-    texts = [
-        "%s %s%s" % (
-            result.device,
-            stable(result.error) if result.error is not None else "right" if result.is_right(tolerance) else "differs",
-            ", ran on %s" % result.elsewhere if result.elsewhere else "",
-        )
-        for result in results
-    ]  # fmt: skip
-    return "; ".join(texts) or "no result"
 
 
 def _results_text(results: Sequence[Result]) -> Iterator[str]:

@@ -17,19 +17,21 @@ from typing import Callable, Iterable, Sequence, TypeVar
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_counters
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    FAIL,
     HARDWARE,
-    PASS,
-    SKIP,
-    UNKNOWN,
-    WAIVED,
-    WARN,
     Check,
     CheckSpec,
     Context,
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    FAIL,
+    PASS,
+    SKIP,
+    UNKNOWN,
+    WAIVED,
+    WARN,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     kernel_log,
@@ -559,8 +561,7 @@ def run(context: Context) -> list[Check]:
         readings = [check.reading(gpu) for gpu in log.gpus]
         checks.append(_judge(context, check.spec, log.gpus, readings, missing or problem))
     if missing and checks[0].status != FAIL:
-        listed = ", ".join(sorted(gpu.pci_address for gpu in log.gpus)) or "no GPU"
-        checks[0] = PER_GPU[0].spec.compare(False, missing, finding="listed: " + listed)
+        checks[0] = PER_GPU[0].spec.compare(False, missing)
     checks = [_accept_disabled_daemon(context, check) for check in checks]
     checks = [_with_notices(context, log, check) for check in checks]
     inforom = _inforoms(context, log, missing or problem)
@@ -658,8 +659,7 @@ def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Re
         by_outcome.setdefault(WAIVED if waiver else reading.outcome, []).append((gpu, reading))
     found = _by_text(list(zip(gpus, readings))) + note if gpus else None  # noqa: B905
     if FAIL in by_outcome:
-        finding = "; ".join("%s: %s" % (gpu.pci_address, reading.text) for gpu, reading in by_outcome[FAIL])
-        return spec.compare(False, _by_text(by_outcome[FAIL]) + note, finding=finding)
+        return spec.compare(False, _by_text(by_outcome[FAIL]) + note)
     if UNKNOWN in by_outcome or problem:
         return spec.unknown(problem or _by_text(by_outcome[UNKNOWN]), found)
     if WARN in by_outcome:
@@ -786,10 +786,9 @@ def _xid_errors(context: Context, gpus: list[Gpu]) -> Check:
         remedies += [_GSP_REMEDY] if rest.trouble else []
         numbered = [_listed_events(by_outcome[WARN])] if by_outcome[WARN] else []
         return dataclasses.replace(XID_ERRORS.warn("; ".join(numbered + others), " ".join(remedies)), data=data)
-    finding = "; ".join(sorted({str(event) for event in by_outcome[FAIL]}))
     found = "; ".join([_listed_events(by_outcome[FAIL] or events), *others])
     cause = HARDWARE if all(event.of_hardware for event in by_outcome[FAIL]) else None
-    return XID_ERRORS.compare(not by_outcome[FAIL], found, cause=cause, finding=finding, data=data)
+    return XID_ERRORS.compare(not by_outcome[FAIL], found, cause=cause, data=data)
 
 
 def _listed_lines(messages: Sequence[str]) -> str:

@@ -11,7 +11,12 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import TIMED_OUT
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_unprivileged_check, framework_probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context, not_planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    Check,
+    CheckSpec,
+    Context,
+    not_planned,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 
@@ -87,14 +92,11 @@ def run(context: Context, pause: float = PAUSE) -> list[Check]:
             return [GPUS.compare(True, "no process, and no more memory in use than before, on %s" % total)]
     own = [user for user in users if any(word in user.name for word in OWN)]
     if own:
-        finding = "left by the checks: " + ", ".join(sorted({user.name for user in _short(own)}))
-        return [GPUS.compare(False, "left by the checks: " + gpu_processes.listed(_short(own)), finding=finding)]
+        return [GPUS.compare(False, "left by the checks: " + gpu_processes.listed(_short(own)))]
     if users:
         return [GPUS.deferred("programs use the GPUs since the checks began: " + gpu_processes.listed(_short(users)))]
     texts = ["GPU %s: %s MiB in use, %s before" % (i, used[i], context.idle_before["used"].get(i)) for i in grown]
-    places = {str(gpu.index): gpu.pci_address for gpu in context.smi_gpus}
-    finding = "memory in use: " + ", ".join(sorted(str(places.get(index) or index) for index in grown))
-    return [GPUS.compare(False, "; ".join(texts), finding=finding)]
+    return [GPUS.compare(False, "; ".join(texts))]
 
 
 def _short(users: list[GpuProcess]) -> list[GpuProcess]:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,18 +13,19 @@ from typing import Any, Iterable, Mapping, Optional
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    DEFERRED,
+    FAIL,
+    OUTCOMES,
+    PASS,
+    SKIP,
+    UNKNOWN,
+    WAIVED,
+    WARN,
+    Answers,
+    worst,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Component, Planned
-
-# The outcomes of a check:
-PASS = "pass"  # measured, within limits
-WARN = "warn"  # works, but somebody should act
-FAIL = "fail"  # wrong; `cause` is what is at fault
-UNKNOWN = "unknown"  # not measured: a tool is missing, hangs, crashes or prints something unexpected
-DEFERRED = "deferred"  # not measured: the GPU runs a job
-REUSED = "reused"  # passed earlier, on the same stack and hardware, and not too long ago
-SKIP = "skip"  # does not apply to this host
-WAIVED = "waived"  # the operator accepted a failure until a date
-OUTCOMES = (PASS, WARN, FAIL, UNKNOWN, DEFERRED, REUSED, SKIP, WAIVED)
 
 # The causes of a failure: what gpuhost installs or sets; a GPU, link or board; a setting for all users, or a program of
 # the host, which explains the failure, was found, and is not ours.
@@ -34,14 +34,6 @@ SCHEMA = 1
 REAPPLY = "Run `ansible-playbook playbooks/gpu_host.yml -e gpu_stack_converge=always`."
 NOT_MANAGED = "this host was adopted as it is: gpuhost sets nothing on it"
 _ALWAYS_COUNTED = (PASS, FAIL, SKIP)
-# What differs from run to run in a text: points in time, measured amounts, addresses in memory.
-_UNITS = r"(?:[GM]B/s|[KMGT]?i?B|bytes?|MHz|s|ms|seconds?|words|of \d+ words|%)"
-_VOLATILE = (
-    re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?\b"),
-    re.compile(r"\b[EFIW]\d{4} \d\d:\d\d:\d+\.\d+ +\d+\b"),  # of absl: severity, date, time, thread
-    re.compile(r"\b\d+(?:\.\d+)?(?= ?%s(?!\w))" % _UNITS),
-    re.compile(r"\b0x[0-9a-fA-F]+\b"),
-)
 
 
 @dataclass(frozen=True)
@@ -63,8 +55,6 @@ class Check:
     """One result. `warn` and `fail` have a remedy, every other outcome but `pass` has a reason.
 
     setting: with the cause HOST, what explains the failure and where it is set; the same for MIG, with a skip
-    finding: what tells this failure from another one of the same check (GPU by PCI address or UUID, error number,
-        value), without what changes from run to run, such as times and bandwidths
     versions: the versions that the running software reports, by component, for the report
     loaded: the versions of the files that the process has loaded, by component, for the report
     simulated: whether simulated values were judged
@@ -80,7 +70,6 @@ class Check:
     reason: str | None = None
     cause: str | None = None
     setting: str | None = None
-    finding: str | None = None
     versions: dict[str, str] | None = None
     data: dict[str, Any] | None = None
     loaded: dict[str, str] | None = None
@@ -93,7 +82,7 @@ class Check:
 
 
 _FIELDS = (
-    *("id", "status", "found", "expected", "remedy", "reason", "cause", "setting", "finding"),
+    *("id", "status", "found", "expected", "remedy", "reason", "cause", "setting"),
     *("versions", "loaded", "simulated"),
 )
 
@@ -144,13 +133,8 @@ class CheckSpec:
         data: dict[str, Any] | None = None,
         loaded: dict[str, str] | None = None,
         cause: str | None = None,
-        finding: str | None = None,
     ) -> Check:
-        """Return a pass, or a failure with its cause, remedy and finding.
-
-        `expected`, `remedy` and `cause` default to the spec's own, `finding` to what is stable in `found`. Where that
-        names a GPU by its index, state the finding: another GPU may have the index after a change.
-        """
+        """Return a pass, or a failure with its cause and remedy; `expected` and both default to the spec's own."""
         return Check(
             self.id,
             PASS if passed else FAIL,
@@ -158,22 +142,19 @@ class CheckSpec:
             expected=self.expected if expected is None else expected,
             remedy=None if passed else remedy or self.remedy,
             cause=None if passed else cause or self.cause,
-            finding=None if passed else stable(found) if finding is None else finding,
             versions=versions,
             data=data,
             loaded=loaded,
         )
 
-    def of_host(
-        self, found: str, setting: str, remedy: str, expected: str | None = None, finding: str | None = None
-    ) -> Check:
+    def of_host(self, found: str, setting: str, remedy: str, expected: str | None = None) -> Check:
         """Return a failure that a setting for all users, or a program of the host, explains.
 
         setting: what it is and where it is set, such as "LD_LIBRARY_PATH=/opt/x in /etc/environment, line 3". It must
             have been found and explain this failure, and must not be ours: such a failure undoes no change.
         remedy: what to type
         """
-        failed = self.compare(False, found, expected, remedy, cause=HOST, finding=finding)
+        failed = self.compare(False, found, expected, remedy, cause=HOST)
         return dataclasses.replace(failed, setting=setting)
 
     def warn(
@@ -205,53 +186,35 @@ class CheckSpec:
         return Check(self.id, SKIP, found=found, reason=reason)
 
 
-def stable(text: str) -> str:
-    """Return a text without what differs from run to run."""
-    for pattern in _VOLATILE:
-        text = pattern.sub("N", text)
-    return text
-
-
 def count(outcomes: Iterable[str]) -> dict[str, int]:
     """Return how often each outcome occurs: pass, fail and skip always, the others where they occur."""
     numbers = Counter(outcomes)
     return {outcome: numbers[outcome] for outcome in OUTCOMES if numbers[outcome] or outcome in _ALWAYS_COUNTED}
 
 
-def summary(
-    checks: list[Check],
-    unknown: str = FAIL,
-    recorded: dict[str, str] | None = None,
-    findings: dict[str, str] | None = None,
-) -> dict[str, Any]:
+def summary(checks: list[Check], unknown: str = FAIL, answers: Answers | None = None) -> dict[str, Any]:
     """Return the `verify` evidence.
 
     unknown: WARN if the host is verified although checks are unknown (gpu_stack_unknown)
-    recorded: the outcomes by check id when the host was last verified, None if it never was
-    findings: by check id, those recorded before the change that is pending, None without such a record
 
     `status` is the worst of fail, unknown and deferred. If none counts it is pass, which alone verifies a host, or
-    unknown if nothing was measured. `answered_before` are the unknown checks that had an answer in `recorded`,
-    `found_before` the failed checks that have the finding which they have in `findings`.
+    unknown if nothing was measured. `worse` are the checks that were right before the change that is pending, and which
+    now fail, or have no answer where that counts, without evidence that hardware or host explains it; `before` has what
+    the checks that are not right now were then.
     """
-    counts = count(check.status for check in checks)
-    worse = (FAIL, UNKNOWN, DEFERRED) if unknown == FAIL else (FAIL, DEFERRED)
-    worst = [outcome for outcome in worse if counts.get(outcome)]
-    measured = any(counts.get(outcome) for outcome in (PASS, WARN, REUSED))
-    known = findings or {}
-    answered = {name for name, outcome in (recorded or {}).items() if outcome not in (UNKNOWN, DEFERRED, SKIP)}
+    answers = answers or Answers()
+    before = answers.before or {}
+    counting = (FAIL, UNKNOWN) if unknown == FAIL else (FAIL,)
+    wrong = [check for check in checks if check.status in counting]
+    lost = [check for check in wrong if check.cause in (None, STACK) and answers.were_right(check.id)]
     return {
         "schema": SCHEMA,
-        "status": worst[0] if worst else PASS if measured else UNKNOWN,
+        "status": worst((check.status for check in checks), unknown),
         "checks": [check.to_dict() for check in checks],
-        "counts": counts,
+        "counts": count(check.status for check in checks),
         "unknown_counts": unknown == FAIL,
-        "answered_before": [check.id for check in checks if check.status == UNKNOWN and check.id in answered],
-        "found_before": [
-            check.id
-            for check in checks
-            if check.status == FAIL and check.finding is not None and check.finding == known.get(check.id)
-        ],
+        "worse": [check.id for check in lost],
+        "before": {check.id: before[check.id] for check in wrong if check.id in before},
     }
 
 

@@ -12,7 +12,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    FAIL,
     REAPPLY,
     Check,
     CheckSpec,
@@ -20,6 +19,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    FAIL,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Tensorflow
 
 _NAME = "TensorFlow"

@@ -26,7 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
-from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks, outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi
@@ -69,8 +69,9 @@ class Options:
     gpu_counters: List[Dict[str, Any]] = option([], default=None)
     xid_errors: Dict[str, Any] = option({}, default=None)
     waivers: List[Dict[str, Any]] = option([], options=module_options.argument_spec(model.Waiver))
-    unknown: str = option(model.FAIL, choices=[model.FAIL, model.WARN])
+    unknown: str = option(outcomes.FAIL, choices=[outcomes.FAIL, outcomes.WARN])
     max_age: float = MAX_AGE
+    before_change: bool = False
     damage: Dict[str, Any] = option({})
     accept_damage: List[str] = option([])
     timeout_factor: float = 1
@@ -151,7 +152,7 @@ def verify(context: model.Context) -> dict[str, Any]:
     results += [_run_group(name, context) for name in GROUPS if name == LAST]
     checks = known_causes.explain([check for group in results for check in group], context)
     checks = [_waive(check, context) for check in module_blacklists.explain(checks, context)]
-    summary = model.summary(checks, context.unknown, _recorded(context), _findings_before(context))
+    summary = model.summary(checks, context.unknown, _answers(context))
     evidence = dict(summary, simulated=context.simulated, gpu_jobs=context.gpu_jobs)
     for check in checks:
         evidence.update(check.data or {})
@@ -160,27 +161,19 @@ def verify(context: model.Context) -> dict[str, Any]:
 
 def _waive(check: model.Check, context: model.Context) -> model.Check:
     """Apply a waiver for the whole host; those for one GPU are applied where a check is judged GPU by GPU."""
-    waiver = context.waiver(check.id) if check.status == model.FAIL else None
+    waiver = context.waiver(check.id) if check.status == outcomes.FAIL else None
     if waiver is None:
         return check
-    return dataclasses.replace(check, status=model.WAIVED, reason=str(waiver), remedy=None, cause=None, setting=None)
+    return dataclasses.replace(check, status=outcomes.WAIVED, reason=str(waiver), remedy=None, cause=None, setting=None)
 
 
-def _recorded(context: model.Context) -> dict[str, str] | None:
-    """Return the outcomes when the host was last verified; None without a record, and where it cannot be read."""
-    try:
-        return (store.evidence(files.under(context.root, context.state_directory)) or {}).get("checks")
-    except (OSError, ValueError):  # record_verified reports it; another user than root may not read it
-        return None
-
-
-def _findings_before(context: model.Context) -> dict[str, str]:
-    """Return the findings before the change that is pending; none where that record cannot be read."""
+def _answers(context: model.Context) -> outcomes.Answers:
+    """Return the answers from before the change that is pending; none where that record cannot be read."""
     directory = files.under(context.root, context.state_directory)
     try:
-        return last_result.findings_before(directory, last_result.gpus(context.root, context.smi))
-    except (OSError, ValueError):  # the probe reports it
-        return {}
+        return last_result.answers(directory, last_result.gpus(context.root, context.smi))
+    except (OSError, ValueError):  # the probe reports it; another user than root may not read it
+        return outcomes.Answers()
 
 
 def _run_group(name: str, context: model.Context) -> list[model.Check]:

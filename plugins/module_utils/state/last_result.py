@@ -3,9 +3,10 @@
 """Keep what the checks of a host found last, and what they had found before a change that is pending.
 
 last_result.json has the time, the boot, the loaded module's version, the GPUs, the position in the kernel log and each
-check's outcome with cause, finding and values. verify_options.json has what the checks were asked, so that the host can
-ask them again and judge what it finds by the same data: gpuhost-verify reads both. A change keeps the result from
-before it in pending.json (`before`), as the checks after it write another one. Runs on the managed host.
+check's outcome with cause and values. verify_options.json has what the checks were asked, so that the host can ask them
+again and judge what it finds by the same data: gpuhost-verify reads both. A change keeps the result from just before it
+in pending.json (`before`), as the checks after it write another one, and those that have been right since (`passed`).
+Runs on the managed host.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from typing import Any, Dict, List, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Of a check: the values are in the text `found`. What to do about it is not kept, as it depends on the release.
-FIELDS = ("status", "found", "reason", "cause", "setting", "finding", "versions")
+FIELDS = ("status", "found", "reason", "cause", "setting", "versions")
+OF_GPUS = ("gpu.", "cuda.", "tensorflow.", "pytorch.", "idle.")  # of no use while another module than ours is loaded
+MODULE_MATCHES = "driver.module_matches_user_space"
 
 # What smoke_train writes when it has ended, whatever its outcome (role smoke_train).
 TRAINING, UNDONE_TRAINING = "smoke_train/result.json", "smoke_train/result_of_undone_change.json"
@@ -70,11 +74,12 @@ def write(directory: str, record: dict[str, Any], options: Mapping[str, Any] | N
         return None
     try:
         store.write(directory, store.LAST_RESULT, record)
+        _keep_passed(directory, record)
         if options is not None and _options(directory) != {**options, "schema": store.SCHEMA}:
             store.write(directory, store.OPTIONS, dict(options))
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a damaged record of a change: the probe reports it
         place = os.path.join(directory, store.LAST_RESULT + ".json")
-        return "the result of the checks was not kept in %s: %s" % (place, error.strerror or error)
+        return "the result of the checks was not kept in %s: %s" % (place, getattr(error, "strerror", None) or error)
     return None
 
 
@@ -95,16 +100,60 @@ def _options(directory: str) -> dict[str, Any] | None:
         return None
 
 
-def findings_before(directory: str, present: Gpus | None) -> dict[str, str]:
-    """Return by check what it had found before the change that is pending, as far as it was not right.
+def asked_last(directory: str) -> dict[str, Any] | None:
+    """Return the options with which the checks were asked last, of the configuration that is on the host."""
+    return _options(directory)
 
-    Empty without a change or a record, and where the GPUs have changed since: a finding may name one by its number.
+
+def answers(directory: str, present: Gpus | None) -> outcomes.Answers:
+    """Return what the checks had found before the change that is pending, and when its configuration was verified.
+
+    Nothing without a change, and where the host had other GPUs.
     """
-    before = (store.read(directory, store.PENDING) or {}).get("before") or {}
-    if not present or before.get("gpus") != present:
-        return {}
-    checks = before.get("checks") or {}
-    return {name: check["finding"] for name, check in checks.items() if check.get("finding")}
+    pending = store.read(directory, store.PENDING) or {}
+    before = pending.get("before") or {}
+    if not before or _places(before.get("gpus")) != _places(present):
+        return outcomes.Answers()
+    verified = (store.evidence(directory) or {}).get("checks")
+    return outcomes.Answers(_outcomes(before), verified, frozenset(pending.get("passed") or ()))
+
+
+def with_last(fresh: dict[str, Any], last: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a result from just before a change; what it could not measure has the answer of the last one, if any.
+
+    That is what waits for idle GPUs, and all that uses the GPUs while the loaded module is not the installed one.
+    """
+    if not last or _places(last.get("gpus")) != _places(fresh["gpus"]):
+        return fresh
+    matches = fresh["checks"].get(MODULE_MATCHES, {}).get("status") in (outcomes.PASS, outcomes.SKIP)
+    known = last.get("checks") or {}
+    checks = {
+        name: known.get(name, check)
+        if check["status"] == outcomes.DEFERRED or (not matches and name.startswith(OF_GPUS))
+        else check
+        for name, check in fresh["checks"].items()
+    }
+    return dict(fresh, checks=checks)
+
+
+def _places(found: Gpus | None) -> list[str]:
+    """Return the addresses of GPUs; their UUIDs are unknown where nvidia-smi fails, as after a bad change."""
+    return [gpu["pci_address"] for gpu in found or []]
+
+
+def _outcomes(result: Mapping[str, Any]) -> dict[str, str]:
+    return {name: check["status"] for name, check in (result.get("checks") or {}).items()}
+
+
+def _keep_passed(directory: str, record: dict[str, Any]) -> None:
+    """Add the checks that pass to those that have passed since the change that is pending."""
+    pending = store.read(directory, store.PENDING)
+    if pending is None:
+        return
+    right = {name for name, outcome in _outcomes(record).items() if outcomes.is_right(outcome)}
+    passed = sorted(right.union(pending.get("passed") or ()))
+    if passed != pending.get("passed"):
+        store.write(directory, store.PENDING, dict(pending, passed=passed))
 
 
 def of_restored_host(directory: str, is_changed: bool) -> None:

@@ -41,15 +41,22 @@ def record_baseline(
 
 
 def record_pending(directory: str) -> None:
-    """Record that a change begins, and the last result before it; it is pending until it is verified or rolled back.
+    """Record that a change begins, and what the checks found before; it is pending until verified or rolled back.
 
     One that is pending keeps its time and that result. A rollback that was interrupted is given up.
     """
     store.remove(directory, store.RESTORING)
-    if store.read(directory, store.PENDING) is None:
+    pending = store.read(directory, store.PENDING)
+    if pending is None:
         before = last_result.read(directory)
-        since = time.strftime(store.NOW, time.gmtime())
-        store.write(directory, store.PENDING, {"since": since, **({"before": before} if before else {})})
+        change: dict[str, Any] = {"since": time.strftime(store.NOW, time.gmtime())}
+        if before:
+            change["before"] = before
+        if before and store.read(directory, store.VERIFIED) is None:  # of a host that others set up
+            change["plan"] = (last_result.asked_last(directory) or {}).get("plan")
+        store.write(directory, store.PENDING, change)
+    elif pending.pop("passed", None):
+        store.write(directory, store.PENDING, pending)
 
 
 def record_applied(

@@ -29,11 +29,15 @@ TIMER = UNITS + "gpuhost-verify.timer"  # role host_verify
 BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)
 
 
+FOUND = "found"  # a host with the driver of others, before our first change: the baseline, while our records stay
+
+
 class Restored(NamedTuple):
     """The plan of the record, the changes (with `check`, those to make), and failures that left the host restored."""
 
     plan: dict[str, Any] | None  # None for the baseline
     evidence: dict[str, Any]  # what verified it; empty for the baseline, and for records of earlier versions
+    to: str  # the record that was restored
     changes: list[str]
     warnings: list[str]
     resumed: bool = False  # whether it is that of a rollback that was interrupted
@@ -52,10 +56,12 @@ class Rollback:
 
         Files come first, as sources and preferences bind what is installed, then packages, the files that these have
         changed, and the alternatives that they register. `own_directories` are removed with the baseline alone. Where a
-        rollback to another record was interrupted, that one is restored in place of store.VERIFIED. Raise PackageError
-        or ValueError where packages stay changed.
+        rollback to another record was interrupted, that one is restored in place of store.VERIFIED; on a host that
+        others set up and that was never verified, FOUND. Raise PackageError or ValueError where packages stay changed.
         """
-        if store.read(self.directory, to) is None:
+        if to == store.VERIFIED and self._read(to) is None and self._pending().get("plan"):
+            to = FOUND
+        if self._read(to) is None:
             return None
         if self.check:
             return self._resume(to, own_directories)
@@ -67,7 +73,7 @@ class Rollback:
     def _resume(self, to: str, own_directories: list[str]) -> Restored | None:
         begun = store.read(self.directory, store.RESTORING) if to == store.VERIFIED else None
         to = begun["to"] if begun else to
-        record = store.read(self.directory, to)  # another rollback may have ended while this one waited
+        record = self._read(to)  # another rollback may have ended while this one waited
         if record is None:
             file_state.remove_directories(own_directories if to == store.BASELINE else [], [], self.check)
             return None
@@ -80,9 +86,22 @@ class Rollback:
             store.remove(self.directory, store.RESTORING)
         return restored._replace(resumed=bool(begun) and changed)
 
+    def _read(self, to: str) -> dict[str, Any] | None:
+        """Return a record; that of a host as it was found has the plan of its driver besides."""
+        if to != FOUND:
+            return store.read(self.directory, to)
+        baseline = store.read(self.directory, store.BASELINE)
+        return None if baseline is None else dict(baseline, plan=self._pending().get("plan"))
+
+    def _pending(self) -> dict[str, Any]:
+        return store.read(self.directory, store.PENDING) or {}
+
     def _record(self, to: str, changed: bool) -> None:
-        """Record what is restored, so that an interrupted rollback can be continued; a teardown removes its record."""
-        if not self.check and to != store.BASELINE:
+        """Record what is restored, so that an interrupted rollback can be continued.
+
+        A teardown removes its record, and FOUND is chosen again while the change is pending.
+        """
+        if not self.check and to not in (store.BASELINE, FOUND):
             store.write(self.directory, store.RESTORING, {"to": to, "changed": changed})
 
     def _restore(self, record: dict[str, Any], to: str, own_directories: list[str]) -> Restored:
@@ -113,13 +132,16 @@ class Rollback:
             changes += file_state.remove_directories(own_directories, shared, self.check)
         elif not self.check:
             last_result.of_restored_host(self.directory, bool(changes))
-            if kept:
+            if kept and to != FOUND:
                 store.write(self.directory, to, dict(record, files=wanted))
+            if to == FOUND:  # nothing of ours is applied
+                store.remove(self.directory, store.APPLIED)
+                store.remove(self.directory, store.LISTINGS)
             if parts:  # else it is of an earlier version, and the next run applies every part
                 applied.reinstate(self.directory, parts, keep_doubt=not changes)
             store.remove(self.directory, store.PENDING)
         evidence = dict(record.get("evidence") or {})
-        return Restored(record.get("plan"), evidence, changes, self.warnings, kept=tuple(kept.values()))
+        return Restored(record.get("plan"), evidence, to, changes, self.warnings, kept=tuple(kept.values()))
 
     def _damaged_environments(self, wanted: dict[str, Any], parts: applied.Parts) -> dict[str, str]:
         """Return {link: what is wrong} of environments that are not restored, because a whole one replaces them."""

@@ -14,17 +14,17 @@ import time
 from typing import Any, Iterable, Mapping, Optional, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Waiver, count
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
     DEFERRED,
     FAIL,
     PASS,
     REUSED,
     SKIP,
+    TABLE,
     UNKNOWN,
     WAIVED,
     WARN,
-    Waiver,
-    count,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.present import Present
@@ -32,7 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.recorded imp
 
 PENDING, EXPIRED, DAMAGED = "pending", "expired", "damaged"
 STATUSES = (FAIL, UNKNOWN, PENDING, EXPIRED, DAMAGED, DEFERRED, PASS)  # from the worst to the best
-EXIT = {FAIL: 2, UNKNOWN: 1, PENDING: 1, EXPIRED: 1}  # of others 0
+EXIT = {PENDING: 1, EXPIRED: 1, DAMAGED: 0, **{name: outcome.exit for name, outcome in TABLE.items()}}
 XID_CHECK = "gpu.xid_errors"
 DAY = 86400.0
 MAX_AGE = 30.0  # days, where an earlier release recorded none
@@ -74,7 +74,7 @@ class Verdict:
     @property
     def exit_status(self) -> int:
         """Return 2 for a failure, 1 for a host that is not known to work, else 0."""
-        return EXIT.get(self.status, 0)
+        return EXIT[self.status]
 
     def prolog_status(self, strict: bool, has_max_age: bool) -> int:
         """Return the exit status for a prolog, which drains a node where it is not 0: as a rule for a failure alone."""

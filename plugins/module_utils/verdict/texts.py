@@ -6,7 +6,12 @@ from __future__ import annotations
 
 from typing import Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import FAIL, OUTCOMES, PASS, SKIP
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    FAIL,
+    OUTCOMES,
+    PASS,
+    SKIP,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.judgement import APPLY, STATUSES, Verdict, duration
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.recorded import seconds
 

@@ -6,9 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import PASS, UNKNOWN, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    PASS,
+    UNKNOWN,
+)
 
 # What is kept of a training's result: what the report shows, without histories and recordings.
 KEY_FIGURES = (
@@ -49,8 +53,8 @@ class VerifyEvidence:
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     simulated: tuple[str, ...] = ()
     unknown_counts: bool = True
-    answered_before: tuple[str, ...] = ()
-    found_before: tuple[str, ...] = ()
+    worse: tuple[str, ...] = ()
+    before: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gpus: tuple[CheckedGpu, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
 

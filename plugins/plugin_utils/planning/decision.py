@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import with_locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
@@ -111,7 +112,13 @@ def decide(
     request = {**request, "adopt": True} if is_checked else request
     plan = plan_for_probe(probe, request, catalog, saved, is_recorded=not is_checked)
     diff = plan_diff.plan_diff(plan, probe)
-    facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
+    as_found = plan if is_checked else _as_found(probe, catalog)
+    facts: dict[str, Any] = {
+        "gpu_stack_probe": probed,
+        "gpu_stack_plan": plan.to_json(),
+        "gpu_stack_plan_before": as_found.to_json() if as_found and as_found.ok else None,
+        "gpu_stack_diff": diff.to_json(),
+    }
     extended = extra_locks or {}
     own_locks = {name: str(each.path) for name, each in extended.items()}
     facts["gpu_stack_lock_files"] = {**_locks_of(plan, folder or ""), **own_locks}
@@ -160,6 +167,17 @@ def decide(
     )
     expected = outlook(plan, diff, probe, args["own_kernel"], extra)
     return Decision(plan, diff, findings, facts, damage, state, expected)
+
+
+def _as_found(probe: Probe, catalog: Catalog) -> Plan | None:
+    """Return the plan of what others have installed on a host that we never changed; None without a driver.
+
+    It is what the checks before the first change are asked for.
+    """
+    driver = probe.driver.installed
+    if probe.is_managed or driver is None or not driver.version:
+        return None
+    return plan_for_probe(probe, {"adopt": True}, catalog, None, is_recorded=False)
 
 
 def _repairs(probe: Probe) -> dict[str, Any]:

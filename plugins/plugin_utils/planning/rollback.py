@@ -1,20 +1,17 @@
-"""Decide whether a failed run is rolled back, and compose its failure message."""
+"""Decide whether a failed run is rolled back, and compose its failure message.
+
+Only what was better before a change undoes it (docs/changing.md). The checks are compared on the host, by what they had
+found just before the change (`worse`); causes explain, and undo nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    DEFERRED,
-    FAIL,
-    HARDWARE,
-    HOST,
-    PASS,
-    SKIP,
-    UNKNOWN,
-    Check,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HARDWARE, HOST, STACK, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, FAIL, PASS, UNKNOWN
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Verified
 
@@ -22,7 +19,8 @@ _INNOCENT = {
     HARDWARE: "the hardware is at fault, which no other version repairs",
     HOST: "a setting or a program of the host is the reason, which a rollback does not change",
 }
-_FOUND_BEFORE = "the same was found before this change"
+_NOT_BETTER = "not better before this change: {}"
+_NOT_ASKED = "nothing is known of it from before this change"
 # Ansible's message when a command fails; the cause is in stderr.
 _NO_MESSAGE = ("", "non-zero return code")
 
@@ -50,53 +48,52 @@ def reason_against_rollback(
     Empty if nothing is rolled back and nobody expects it, because this run has not changed the host.
 
     verify: the result of the checks, if they ran; enabled: gpu_stack_rollback. changed: whether this run has started
-    to change the host. training: the result of the
-    last training of this run, if there was one; verified: what verified the host before, as the probe has it.
+    to change the host. training: the result of the last training of this run, if there was one; verified: what verified
+    the host before, as the probe has it.
     """
     if reboot_pending:
         return "the new driver waits for a reboot."
-    if verify is not None and verify.status != PASS and not caused_by_change(verify):
-        if verify.status == FAIL:
-            return _blame(verify.checks)
-        unanswered = "the checks without an answer had none before this change either."
-        return unanswered if verify.status == UNKNOWN else "the checks wait for GPUs that run a job."
-    innocent = [check for check in training.checks if check.status == FAIL] if training else []
-    if innocent and all(check.cause in _INNOCENT for check in innocent):
-        return _blame(innocent)
-    if training and training.failed_for_unknown and not training_answered_before(training, verified):
-        return "the training's checks without an answer had none before this change either."
+    if verify is not None and verify.status == DEFERRED:
+        return "the checks wait for GPUs that run a job."
+    if verify is not None and verify.status != PASS and not verify.worse:
+        return _explained(_counting(verify.checks, verify.unknown_counts), verify.before)
+    if training is not None and not training.verifies:
+        before = _trained_before(training, verified)
+        wrong = _counting(training.checks, not training.unknown_accepted)
+        if wrong and not any(_is_worse(check, before) for check in wrong):
+            return _explained(wrong, before)
     if not enabled:
         return "gpu_stack_rollback is false."
     return None if changed and not check_mode else ""
 
 
-def caused_by_change(verify: VerifyEvidence) -> bool:
-    """Return whether a change may have caused what the checks found.
-
-    That is a failure of the stack, unless the same check had the same finding before the change, by record
-    (`found_before`), or a check without an answer which had one when the host was last verified (`answered_before`);
-    neither a failure of the hardware or the host, nor a GPU that runs a job.
-    """
-    failed = any(check.status == FAIL and _of_change(verify, check) for check in verify.checks)
-    return failed or bool(verify.unknown_counts and verify.answered_before)
+def is_new(verify: VerifyEvidence | None, training: TrainingResult | None) -> bool:
+    """Return whether a check failed of which nothing is known from before the change, and that nothing explains."""
+    known = verify.before if verify else {}
+    found = [*(verify.checks if verify else ()), *(training.checks if training else ())]
+    return any(check.status == FAIL and check.cause in (None, STACK) and check.id not in known for check in found)
 
 
-def _of_change(verify: VerifyEvidence, check: Check) -> bool:
-    return check.cause not in (HARDWARE, HOST) and check.id not in verify.found_before
+def _counting(checks: Iterable[Check], unknown_counts: bool) -> list[Check]:
+    """Return the checks that keep the host from being verified."""
+    return [check for check in checks if check.status == FAIL or (check.status == UNKNOWN and unknown_counts)]
 
 
-def _blame(checks: Iterable[Check]) -> str:
-    """Return why no change is to blame for the failed checks, which each reason names."""
+def _is_worse(check: Check, before: Mapping[str, str]) -> bool:
+    return check.cause in (None, STACK) and outcomes.is_right(before.get(check.id))
+
+
+def _trained_before(training: TrainingResult, verified: Verified | None) -> Mapping[str, str]:
+    """Return the outcomes of the training with the same framework that verified the host before."""
+    record = verified.trainings.get(training.framework) if verified else None
+    return record.checks if record else {}
+
+
+def _explained(checks: Sequence[Check], before: Mapping[str, str]) -> str:
+    """Return why the change is not undone for these checks, which each reason names."""
     reasons: dict[str, list[str]] = {}
     for check in checks:
-        if check.status == FAIL:
-            reasons.setdefault(_INNOCENT.get(str(check.cause), _FOUND_BEFORE), []).append(check.id)
+        known = before.get(check.id)
+        compared = _NOT_BETTER.format(known) if known and not outcomes.is_right(known) else _NOT_ASKED
+        reasons.setdefault(_INNOCENT.get(str(check.cause), compared), []).append(check.id)
     return "; ".join(f"{reason} ({', '.join(ids)})" for reason, ids in reasons.items()) + "."
-
-
-def training_answered_before(training: TrainingResult, verified: Verified | None) -> bool:
-    """Return whether an unknown check of a training had an answer in the one that verified the host before."""
-    record = verified.trainings.get(training.framework) if verified else None
-    outcomes = record.checks if record else {}
-    answered = {name for name, status in outcomes.items() if status not in (UNKNOWN, DEFERRED, SKIP)}
-    return any(check.status == UNKNOWN and check.id in answered for check in training.checks)

@@ -10,13 +10,11 @@ import re
 from collections.abc import Iterator
 from xml.etree import ElementTree
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    DEFERRED,
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
     FAIL,
-    SKIP,
+    TABLE,
     UNKNOWN,
-    WAIVED,
-    Check,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     FAILED,
@@ -27,7 +25,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
     Report,
 )
 
-_ELEMENTS = {FAIL: "failure", UNKNOWN: "error", SKIP: "skipped", DEFERRED: "skipped", WAIVED: "skipped"}
 # What XML 1.0 cannot have, whatever a program has printed.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -67,7 +64,7 @@ def _cases(host: HostReport) -> Iterator[ElementTree.Element]:
 def _case(host: HostReport, each: PartCheck) -> ElementTree.Element:
     check = each.check
     case = ElementTree.Element("testcase", classname=_text(f"{host.host}.{each.part}"), name=_text(check.id), time="0")
-    element = _ELEMENTS.get(check.status)
+    element = TABLE[check.status].element
     if element is None:
         if check.found or check.reason:
             ElementTree.SubElement(case, "system-out").text = _text(f"{check.status}: {_details(check)}")

@@ -6,7 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, SKIP, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    DEFERRED,
+    SKIP,
+    TABLE,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import (
     for_markdown,
     for_markdown_lines,
@@ -33,16 +38,7 @@ _SHOWN = 20  # hosts of a line
 _ROWS = 30  # of the table on a terminal
 _FAILURES = 5  # failed checks of a host in the terminal
 _NO_VALUE = {"-", NOT_RUN}
-_OUTCOMES = {
-    "pass": "passed",
-    "warn": "with a warning",
-    "fail": "failed",
-    "unknown": "unknown",
-    "deferred": "deferred",
-    "reused": "reused",
-    "skip": "skipped",
-    "waived": "waived",
-}
+_OUTCOMES = {name: outcome.word for name, outcome in TABLE.items()}
 
 
 # Markdown -------------------------------------------------------------------------------------------------------

@@ -19,22 +19,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import STACK, Check, count
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu, SmiGpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
     DEFERRED,
     FAIL,
     PASS,
     REUSED,
     SKIP,
-    STACK,
     UNKNOWN,
     WAIVED,
     WARN,
-    Check,
-    count,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Pcie
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import Part

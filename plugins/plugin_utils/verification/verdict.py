@@ -8,7 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    DEFERRED,
+    PASS,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan

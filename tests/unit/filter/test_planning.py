@@ -34,7 +34,7 @@ def test_each_result_reaches_the_decision_about_a_rollback() -> None:
     answered = {**PROBE, "verified": {"trainings": {"tensorflow": record}}}
     run: dict[str, Any] = {"baseline": {"changed": True}, "last_training": failed}
     assert FILTERS["reason_against_rollback"](results(**run, probe=answered)) is None
-    assert "had none before" in FILTERS["reason_against_rollback"](results(**run))
+    assert "nothing is known of it from before" in FILTERS["reason_against_rollback"](results(**run))
     hardware = {"id": "gpu.ecc", "status": "fail", "cause": "hardware", "found": "1", "expected": "0", "remedy": "x"}
     verify = {"status": "fail", "checks": [hardware]}
     found = FILTERS["reason_against_rollback"](results(baseline={"changed": True}, verified={"verify": verify}))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 
 from tests.doubles import simulated_driver
 from tests.unit.matrix import host as at
@@ -29,13 +30,13 @@ class Fault:
     own: tuple[str, ...]
     follows: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
-    outcome: str = model.FAIL
+    outcome: str = outcomes.FAIL
     cause: str = model.STACK
 
     @property
     def is_known_cause(self) -> bool:
         """Whether a cause of the host or its boards explains it, or a warning or a skip is all."""
-        return self.cause == model.HOST or self.outcome in (model.SKIP, model.WARN) or "gpu.inforom" in self.own
+        return self.cause == model.HOST or self.outcome in (outcomes.SKIP, outcomes.WARN) or "gpu.inforom" in self.own
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -51,7 +52,7 @@ def fault(
     *own: str,
     follows: Outcomes | None = None,
     why: str = "",
-    outcome: str = model.FAIL,
+    outcome: str = outcomes.FAIL,
     cause: str = model.STACK,
 ) -> Callable[[Apply], Apply]:
     """Register a function that applies a fault, under its own name."""
@@ -64,15 +65,15 @@ def fault(
 
 
 def fails(*ids: str) -> Outcomes:
-    return dict.fromkeys(ids, model.FAIL)
+    return dict.fromkeys(ids, outcomes.FAIL)
 
 
 def unknown(*ids: str) -> Outcomes:
-    return dict.fromkeys(ids, model.UNKNOWN)
+    return dict.fromkeys(ids, outcomes.UNKNOWN)
 
 
 def skips(*ids: str) -> Outcomes:
-    return dict.fromkeys(ids, model.SKIP)
+    return dict.fromkeys(ids, outcomes.SKIP)
 
 
 FROM_THE_DOCUMENT = (
@@ -249,7 +250,7 @@ def driver_fails_beside_a_blacklist(host: Host) -> None:
     "driver.nvidia_smi",
     follows={
         **fails("driver.module_matches_user_space", "driver.fabric_manager"),
-        "driver.security_floor": model.WARN,
+        "driver.security_floor": outcomes.WARN,
     },
     why="Module and Fabric Manager have the planned version, which is newer than that of the libraries",
 )
@@ -265,9 +266,9 @@ def unreadable(host: Host, column: int) -> None:
 @fault(
     "nvidia-smi prints an error in place of a GPU's compute capability",
     "cuda.device_query",
-    follows={"driver.nvidia_smi": model.WARN},
+    follows={"driver.nvidia_smi": outcomes.WARN},
     why="It says that not every value could be read",
-    outcome=model.UNKNOWN,
+    outcome=outcomes.UNKNOWN,
 )
 def unreadable_capability(host: Host) -> None:
     unreadable(host, 5)
@@ -276,15 +277,15 @@ def unreadable_capability(host: Host) -> None:
 @fault(
     "nvidia-smi prints an error in place of a GPU's PCI address",
     "cuda.device_query",
-    follows={"driver.nvidia_smi": model.WARN, **unknown("cuda.bandwidth")},
+    follows={"driver.nvidia_smi": outcomes.WARN, **unknown("cuda.bandwidth")},
     why="It says that not every value could be read",
-    outcome=model.UNKNOWN,
+    outcome=outcomes.UNKNOWN,
 )
 def unreadable_address(host: Host) -> None:
     unreadable(host, 6)
 
 
-@fault("nvidia-smi prints an error in place of a GPU's memory", "driver.nvidia_smi", outcome=model.WARN)
+@fault("nvidia-smi prints an error in place of a GPU's memory", "driver.nvidia_smi", outcome=outcomes.WARN)
 def unreadable_memory(host: Host) -> None:
     unreadable(host, 4)
 
@@ -292,7 +293,7 @@ def unreadable_memory(host: Host) -> None:
 @fault(
     "A later version of the driver's branch fixes published vulnerabilities",
     "driver.security_floor",
-    outcome=model.WARN,
+    outcome=outcomes.WARN,
 )
 def driver_below_the_floor(host: Host) -> None:
     host.plan["components"]["driver"]["security_floor"] = "595.84.01"
@@ -438,7 +439,7 @@ NOT_NEEDED = "No NVSwitch is on the PCI bus, and no GPU reports a fabric"
 
 
 @fault("Fabric Manager is installed where it has nothing to manage, and ends", "driver.fabric_manager",
-       follows=skips("gpu.fabric", "driver.nvlsm"), why=NOT_NEEDED, outcome=model.SKIP)  # fmt: skip
+       follows=skips("gpu.fabric", "driver.nvlsm"), why=NOT_NEEDED, outcome=outcomes.SKIP)  # fmt: skip
 def fabric_manager_for_nothing(host: Host) -> None:
     """As in NVIDIA/gpu-operator issue 610 and leptonai/gpud issue 1206."""
     fabric_manager_stopped(host)
@@ -483,7 +484,7 @@ def reset_required(host: Host) -> None:
     smi_set(host, 1, gpu_recovery_action="GPU Reset")
 
 
-@fault("Persistence mode is off", "gpu.persistence", outcome=model.WARN)
+@fault("Persistence mode is off", "gpu.persistence", outcome=outcomes.WARN)
 def persistence_off(host: Host) -> None:
     host.remove("run/nvidia-persistenced/nvidia-persistenced.pid")
 
@@ -539,7 +540,7 @@ def mig_pending(host: Host) -> None:
     smi_set(host, 1, mig_mode__pending_mig="Enabled")
 
 
-@fault("The power limit of a GPU is below its default", "gpu.power_limit", outcome=model.WARN)
+@fault("The power limit of a GPU is below its default", "gpu.power_limit", outcome=outcomes.WARN)
 def power_limit(host: Host) -> None:
     """As in stackhpc/ansible-slurm-appliance issue 975."""
     limits = {f"gpu_power_readings__{kind}_power_limit": "500.00 W" for kind in ("current", "requested")}
@@ -547,7 +548,7 @@ def power_limit(host: Host) -> None:
 
 
 @fault("The compute mode of a GPU is Exclusive_Process, and no program is refused", "gpu.compute_mode",
-       outcome=model.WARN)  # fmt: skip
+       outcome=outcomes.WARN)  # fmt: skip
 def exclusive_process(host: Host) -> None:
     smi_set(host, 1, compute_mode="Exclusive_Process")
 
@@ -569,7 +570,7 @@ def inforom_value(host: Host) -> None:
     smi_value(host, "gpu_temp", "Corrupted infoROM")
 
 
-@fault("A wrapper of nvidia-smi prints lines of its own before each answer", "driver.nvidia_smi", outcome=model.WARN)
+@fault("A wrapper of nvidia-smi prints lines of its own before each answer", "driver.nvidia_smi", outcome=outcomes.WARN)
 def banner(host: Host) -> None:
     lines = ["Authorized users only", *(f"Rule {number}: {'be careful, ' * 20}please" for number in range(1, 9)), ""]
     host.write("etc/motd", "\n".join(lines))
@@ -577,8 +578,8 @@ def banner(host: Host) -> None:
 
 
 @fault(
-    "A wrapper of nvidia-smi prints another line before each answer", "driver.nvidia_smi", outcome=model.WARN,
-    follows={"gpu.answers": model.WARN, **unknown("idle.gpus")},
+    "A wrapper of nvidia-smi prints another line before each answer", "driver.nvidia_smi", outcome=outcomes.WARN,
+    follows={"gpu.answers": outcomes.WARN, **unknown("idle.gpus")},
     why="The line around its document is not the one around the rows, and one among processes may stand for one",
 )  # fmt: skip
 def banner_that_differs(host: Host) -> None:
@@ -591,7 +592,7 @@ def banner_that_differs(host: Host) -> None:
     follows=unknown("driver.nvidia_smi", "driver.module_matches_user_space", "driver.security_floor", "gpu.nvlink",
                     *FROM_THE_DOCUMENT, "cuda.device_query", "cuda.bandwidth", "idle.gpus"),
     why="The other rows are not known to be all",
-    outcome=model.UNKNOWN,
+    outcome=outcomes.UNKNOWN,
 )  # fmt: skip
 def row_replaced(host: Host) -> None:
     host.filter(at.NVIDIA_SMI, "2s/.*/<html>502 Bad Gateway/", "--query-gpu=*")
@@ -607,7 +608,7 @@ def link_slow(host: Host) -> None:
     smi_gpu(host, 1, nvlink={"speed": {"2": 1.562}})
 
 
-@fault("An NVLink had to recover before the training", "gpu.error_counters", outcome=model.WARN)
+@fault("An NVLink had to recover before the training", "gpu.error_counters", outcome=outcomes.WARN)
 def link_recoveries(host: Host) -> None:
     """As in marin-community/marin issue 9086, with the name that the counter has up to Hopper."""
     smi_gpu(host, 1, nvlink={"errors": {"14": {"Recovery Errors": 505}}})
@@ -618,7 +619,7 @@ def links_down(host: Host) -> None:
     smi_gpu(host, 1, nvlink={"down": "all"})
 
 
-@fault("nvidia-smi prints an error in place of the fan's speed alone", "gpu.answers", outcome=model.WARN)
+@fault("nvidia-smi prints an error in place of the fan's speed alone", "gpu.answers", outcome=outcomes.WARN)
 def fan_error(host: Host) -> None:
     host.filter(at.NVIDIA_SMI, "s|<fan_speed>.*</fan_speed>|<fan_speed>ERR!</fan_speed>|", "-q*")
 
@@ -654,12 +655,12 @@ def xid_nvlink_software(host: Host) -> None:
     log(host, "NVRM: Xid (PCI:0000:1a:00): 155, NVLINK: SW Defined Error")
 
 
-@fault("An Xid that the catalog does not know", "gpu.xid_errors", outcome=model.WARN)
+@fault("An Xid that the catalog does not know", "gpu.xid_errors", outcome=outcomes.WARN)
 def xid_unknown(host: Host) -> None:
     log(host, "NVRM: Xid (PCI:0000:1a:00): 999, a message of a future driver")
 
 
-@fault("The GSP firmware of a GPU does not start", "gpu.xid_errors", outcome=model.WARN)
+@fault("The GSP firmware of a GPU does not start", "gpu.xid_errors", outcome=outcomes.WARN)
 def gsp_boot(host: Host) -> None:
     log(host, "NVRM: RmInitAdapter: Cannot initialize GSP firmware RM")
 
@@ -808,7 +809,7 @@ def compat_and_no_device(host: Host) -> None:
 @fault(
     "The compute mode of all GPUs is Prohibited (error 46)",
     *REFUSED,
-    follows={**NOT_MEASURED, "gpu.compute_mode": model.WARN},
+    follows={**NOT_MEASURED, "gpu.compute_mode": outcomes.WARN},
     why="No program can use a GPU",
     cause=model.HOST,
 )
@@ -825,7 +826,7 @@ def prohibited(host: Host) -> None:
     follows={
         **fails("cuda.memory_copies", "cuda.nccl_all_reduce", "tensorflow.matmul", "pytorch.matmul"),
         **skips("cuda.peer_access", "cuda.bandwidth", "cuda.unprivileged"),
-        "gpu.compute_mode": model.WARN,
+        "gpu.compute_mode": outcomes.WARN,
     },
     why="The programs leave out the GPU after that",
     cause=model.HOST,
@@ -848,7 +849,7 @@ def exclusive_process_held(host: Host) -> None:
     follows={
         **fails("cuda.memory_copies", "cuda.nccl_all_reduce"),
         **unknown("cuda.peer_access", "cuda.bandwidth", "cuda.unprivileged"),
-        "gpu.compute_mode": model.WARN,
+        "gpu.compute_mode": outcomes.WARN,
     },
     why="The program leaves out the GPU after that",
 )
@@ -860,7 +861,7 @@ def exclusive_process_elsewhere(host: Host) -> None:
 @fault(
     "The compute mode of the GPUs is Exclusive_Process, and CUDA finds no GPU (error 100)",
     *REFUSED,
-    follows={**NO_CUDA, "gpu.compute_mode": model.WARN},
+    follows={**NO_CUDA, "gpu.compute_mode": outcomes.WARN},
     why="No program can use a GPU",
 )
 def exclusive_process_and_no_device(host: Host) -> None:
@@ -956,7 +957,7 @@ SEES_AN_INSTANCE = "A process sees one instance, however many GPUs there are"
     *("cuda.devices", "cuda.nccl_all_reduce", "tensorflow.devices", "pytorch.devices", *COMPUTATIONS),
     follows=skips(*ON_DEVICES),
     why=SEES_AN_INSTANCE,
-    outcome=model.SKIP,
+    outcome=outcomes.SKIP,
 )
 def mig_enabled(host: Host) -> None:
     divide(host, 0, 1)
@@ -1169,7 +1170,7 @@ def tensorflow_broken(host: Host) -> None:
     "tensorflow.built_for_cuda",
     "tensorflow.devices",
     follows={
-        **dict.fromkeys(("tensorflow.libraries", "tensorflow.cudnn_version", "tensorflow.nccl_version"), model.SKIP),
+        **dict.fromkeys(("tensorflow.libraries", "tensorflow.cudnn_version", "tensorflow.nccl_version"), outcomes.SKIP),
         **unknown("tensorflow.matmul", "tensorflow.convolution"),
     },
     why="Such a build has no CUDA libraries, and computes on the CPU",
@@ -1198,13 +1199,13 @@ USED_BY_TENSORFLOW = ("tensorflow.devices", "tensorflow.matmul", "tensorflow.con
 
 
 @fault("TensorFlow ignores a GPU with few multiprocessors beside a larger one", *USED_BY_TENSORFLOW,
-       outcome=model.SKIP)  # fmt: skip
+       outcome=outcomes.SKIP)  # fmt: skip
 def gpu_ignored(host: Host) -> None:
     small_gpu(host, 1, "GeForce GTX 1050 Ti")
 
 
 @fault("As before, with a release that lists the GPU and prints nothing", "tensorflow.matmul",
-       "tensorflow.convolution", outcome=model.SKIP)  # fmt: skip
+       "tensorflow.convolution", outcome=outcomes.SKIP)  # fmt: skip
 def gpu_listed_and_ignored(host: Host) -> None:
     host.plan["gpus"][1] |= {"pci_id": "10de:1c82", "name": "NVIDIA GeForce GTX 1050 Ti", "left_out_by": "tensorflow"}
     for key in ("matmul", "convolution"):
@@ -1240,20 +1241,20 @@ def shadowed_libraries(host: Host) -> None:
 
 
 @fault("PYTHONPATH in /etc/environment puts another NumPy before the environment's", "tensorflow.version",
-       outcome=model.WARN)  # fmt: skip
+       outcome=outcomes.WARN)  # fmt: skip
 def python_path(host: Host) -> None:
     """As in ros2/ros2 issue 1094."""
     host.write("x/numpy/__init__.py", "")
     host.write("etc/environment", "PYTHONPATH=/x\n")
 
 
-@fault("KERAS_BACKEND in a profile takes Keras away from TensorFlow", "tensorflow.version", outcome=model.WARN)
+@fault("KERAS_BACKEND in a profile takes Keras away from TensorFlow", "tensorflow.version", outcome=outcomes.WARN)
 def keras_backend(host: Host) -> None:
     host.write("etc/profile.d/keras.sh", "# Of our course\nexport OMP_NUM_THREADS=8 KERAS_BACKEND=torch\n")
 
 
 @fault("CUDA_VISIBLE_DEVICES in /etc/environment hides a GPU from all users", "cuda.devices", "tensorflow.devices",
-       "pytorch.devices", outcome=model.WARN)  # fmt: skip
+       "pytorch.devices", outcome=outcomes.WARN)  # fmt: skip
 def visible_devices(host: Host) -> None:
     host.write("etc/environment", 'CUDA_VISIBLE_DEVICES="0"\n')
 
@@ -1318,7 +1319,7 @@ def tensorflow_crash(host: Host) -> None:
     cut(host.tensorflow, "convolution")
 
 
-@fault("TensorFlow computes and crashes at its end", "tensorflow.libraries", outcome=model.UNKNOWN)
+@fault("TensorFlow computes and crashes at its end", "tensorflow.libraries", outcome=outcomes.UNKNOWN)
 def tensorflow_crash_at_the_end(host: Host) -> None:
     host.tensorflow["signal"] = 11
 
@@ -1359,7 +1360,7 @@ def pytorch_crash(host: Host) -> None:
     cut(host.pytorch, "convolution")
 
 
-@fault("PyTorch computes and ends with an error", "pytorch.cuda_libraries", outcome=model.UNKNOWN)
+@fault("PyTorch computes and ends with an error", "pytorch.cuda_libraries", outcome=outcomes.UNKNOWN)
 def pytorch_error_at_the_end(host: Host) -> None:
     host.pytorch["exit"] = 1
 
@@ -1439,7 +1440,7 @@ class Silence:
 
     def outcomes(self, way: str) -> dict[str, str]:
         """Return the checks that do not pass, with their outcomes."""
-        return {**dict.fromkeys(self.checks, model.UNKNOWN), **dict.fromkeys(self.fails.get(way, ()), model.FAIL)}
+        return {**dict.fromkeys(self.checks, outcomes.UNKNOWN), **dict.fromkeys(self.fails.get(way, ()), outcomes.FAIL)}
 
 
 def each(change: Callable[[Host, str, str], None]) -> Callable[[Host, Silence], None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 from syrupy.assertion import SnapshotAssertion
 
@@ -29,15 +30,15 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return host
 
 
-def outcomes(found: dict[str, dict[str, Any]]) -> Outcomes:
+def not_passed(found: dict[str, dict[str, Any]]) -> Outcomes:
     """Return the checks that did not pass."""
     assert list(found) == ALL
-    return {name: check["status"] for name, check in found.items() if check["status"] != model.PASS}
+    return {name: check["status"] for name, check in found.items() if check["status"] != outcomes.PASS}
 
 
 def test_every_check_passes_on_a_healthy_host(host: Host) -> None:
     found = host.verify()
-    assert outcomes(found) == {}
+    assert not_passed(found) == {}
     assert not any("simulated" in str(check.get("reason")) for check in found.values())
 
 
@@ -52,14 +53,14 @@ def test_fault_fails_its_checks_and_no_other(name: str, host: Host, snapshot: Sn
     fault.apply(host)
     host.save()
     found = host.verify()
-    assert outcomes(found) == fault.outcomes
+    assert not_passed(found) == fault.outcomes
     specs = {spec.id: spec for group in verify.GROUPS.values() for spec in group.CHECKS}
-    causes = {id_: check["cause"] for id_, check in found.items() if check["status"] == model.FAIL}
+    causes = {id_: check["cause"] for id_, check in found.items() if check["status"] == outcomes.FAIL}
     expected = {id_: fault.cause if specs[id_].cause == model.STACK else specs[id_].cause for id_ in causes}
     assert causes == expected
     for id_ in fault.own:
         assert found[id_].get("found"), id_
-        assert found[id_].get("remedy" if fault.outcome in (model.FAIL, model.WARN) else "reason"), id_
+        assert found[id_].get("remedy" if fault.outcome in (outcomes.FAIL, outcomes.WARN) else "reason"), id_
         assert causes.get(id_) != model.HOST or found[id_].get("setting")
     if fault.is_known_cause:
         assert told(found[fault.own[0]], host) == snapshot
@@ -77,7 +78,7 @@ def test_check_without_an_answer_is_unknown(name: str, way: str, host: Host) -> 
     silence = SILENCES[name]
     WAYS[way](host, silence)
     host.save()
-    assert outcomes(host.verify()) == silence.outcomes(way)
+    assert not_passed(host.verify()) == silence.outcomes(way)
 
 
 def test_each_check_has_a_fault_of_its_own_and_a_tool() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
@@ -96,12 +96,14 @@ FAULTS: dict[str, Fault] = {}
 AFTER_THE_TRAINING = (
     *("replicas", "loss-finite", "loss-falls", "replicas-agree", "same-as-one-replica", "gpu-activity", "time-limit"),
 )
-NOTHING_COMPUTED = dict.fromkeys(AFTER_THE_TRAINING, model.SKIP)
-NOTHING_STARTED = {**NOTHING_COMPUTED, "all-reduce": model.SKIP}
+NOTHING_COMPUTED = dict.fromkeys(AFTER_THE_TRAINING, outcomes.SKIP)
+NOTHING_STARTED = {**NOTHING_COMPUTED, "all-reduce": outcomes.SKIP}
 ENDED = "What comes after that point is not run"
 
 
-def fault(text: str, own: str, follows: dict[str, str] | None = None, why: str = "", outcome: str = model.FAIL) -> Any:
+def fault(
+    text: str, own: str, follows: dict[str, str] | None = None, why: str = "", outcome: str = outcomes.FAIL
+) -> Any:
     """Register a function that applies a fault, under its own name."""
 
     def register(apply: Apply) -> Apply:
@@ -114,7 +116,7 @@ def fault(text: str, own: str, follows: dict[str, str] | None = None, why: str =
 @fault(
     "The archive in the data directory is not the published one",
     "data",
-    {**NOTHING_STARTED, "gpus-visible": model.SKIP, "training": model.SKIP, "gpu-errors": model.SKIP},
+    {**NOTHING_STARTED, "gpus-visible": outcomes.SKIP, "training": outcomes.SKIP, "gpu-errors": outcomes.SKIP},
     "Nothing is trained without data",
 )
 def archive_changed(host: TrainingHost) -> None:
@@ -124,7 +126,7 @@ def archive_changed(host: TrainingHost) -> None:
 @fault(
     "The framework sees none of the GPUs",
     "gpus-visible",
-    {**NOTHING_STARTED, "training": model.SKIP},
+    {**NOTHING_STARTED, "training": outcomes.SKIP},
     "Nothing is trained on other devices than requested",
 )
 def no_gpu_visible(host: TrainingHost) -> None:
@@ -133,7 +135,7 @@ def no_gpu_visible(host: TrainingHost) -> None:
     )
 
 
-@fault("The worker cannot be started", "training", {**NOTHING_STARTED, "gpus-visible": model.SKIP}, ENDED)
+@fault("The worker cannot be started", "training", {**NOTHING_STARTED, "gpus-visible": outcomes.SKIP}, ENDED)
 def no_library(host: TrainingHost) -> None:
     host.worker(begin="exit('ImportError: libcudart.so.12: cannot open shared object file')")
 
@@ -158,7 +160,9 @@ def steps_missing(host: TrainingHost) -> None:
     host.worker(steps="steps(last=8)")
 
 
-@fault("SIGTERM ends the training", "training", {**NOTHING_COMPUTED, "gpu-errors": model.SKIP}, ENDED, model.UNKNOWN)
+@fault(
+    "SIGTERM ends the training", "training", {**NOTHING_COMPUTED, "gpu-errors": outcomes.SKIP}, ENDED, outcomes.UNKNOWN
+)
 def terminated(host: TrainingHost) -> None:
     host.worker(steps="steps(last=4); os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
 
@@ -173,7 +177,7 @@ def no_sum(host: TrainingHost) -> None:
     host.worker(begin="begin(devices=GPUS, kind=None, sums=(1.0, 2.0))")
 
 
-@fault("The worker reports no all-reduce", "all-reduce", outcome=model.UNKNOWN)
+@fault("The worker reports no all-reduce", "all-reduce", outcome=outcomes.UNKNOWN)
 def no_all_reduce(host: TrainingHost) -> None:
     host.worker(
         begin="send('start', framework='tensorflow', version='2.21.0'); "
@@ -221,7 +225,7 @@ def other_program(host: TrainingHost) -> None:
     host.worker(busy="busy((0, os.getpid()), (1, 1))")
 
 
-@fault("Another program shares a GPU", "gpu-activity", outcome=model.UNKNOWN)
+@fault("Another program shares a GPU", "gpu-activity", outcome=outcomes.UNKNOWN)
 def shared_gpu(host: TrainingHost) -> None:
     host.worker(busy="busy((0, os.getpid()), (1, 1), (1, os.getpid()))")
 
@@ -234,12 +238,12 @@ def link_recovers(host: TrainingHost) -> None:
     host.worker(busy="busy(counted={'nvlink': {'errors': {'14': {'Recovery Errors': 508}}}})")
 
 
-@fault("A GPU corrects memory errors while it trains", "gpu-errors", outcome=model.WARN)
+@fault("A GPU corrects memory errors while it trains", "gpu-errors", outcome=outcomes.WARN)
 def memory_corrected(host: TrainingHost) -> None:
     host.worker(busy="busy(counted={'set': {'ecc_errors/volatile/dram_correctable': '2'}})")
 
 
-@fault("A GPU is no longer listed after the training", "gpu-errors", outcome=model.UNKNOWN)
+@fault("A GPU is no longer listed after the training", "gpu-errors", outcome=outcomes.UNKNOWN)
 def gpu_gone(host: TrainingHost) -> None:
     host.worker(end="state = json.load(open(STATE)); state['devices']['1']['failure'] = {'mode': 'fallen_off_bus'}; "
                 "json.dump(state, open(STATE, 'w')); end()")  # fmt: skip
@@ -248,7 +252,7 @@ def gpu_gone(host: TrainingHost) -> None:
 @fault(
     "The worker hangs",
     "time-limit",
-    {"training": model.SKIP, **{name: model.SKIP for name in AFTER_THE_TRAINING if name != "time-limit"}},
+    {"training": outcomes.SKIP, **{name: outcomes.SKIP for name in AFTER_THE_TRAINING if name != "time-limit"}},
     ENDED,
 )
 def hang(host: TrainingHost) -> None:

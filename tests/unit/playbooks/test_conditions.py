@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 
 from tests.unit.playbooks import rendering
 from tests.unit.plugin_utils.planning.planning_cases import PLANNED, planned
@@ -42,7 +42,7 @@ RUNNABLE = {"gpu_stack_managed": {"packages": {}, "nccl": {}}}
 
 def accepts(accepted: tuple[str, ...], name: str, **facts: Any) -> Rows:
     """Return a row for each outcome of the checks, registered under a name."""
-    return [({**of_run(**facts), name: checks(status)}, status in accepted) for status in model.OUTCOMES]
+    return [({**of_run(**facts), name: checks(status)}, status in accepted) for status in outcomes.OUTCOMES]
 
 
 def of_drift(part: str, **more: Any) -> Rows:
@@ -75,8 +75,10 @@ REUSED = {"gpu_stack_trainings": {"tensorflow": {"action": "reused", "expired": 
 EXPIRED = {"gpu_stack_trainings": {"tensorflow": {"action": "deferred", "expired": "it is too old"}}}
 TENSORFLOW = {**of_run(plan=planned("tensorflow").to_json()), "__gpu_stack_requested": ""}
 RESTORED = {"__gpu_stack_restored_verified": checks("pass")}
-HAS_DRIVER = {"__gpu_stack_restored": {"plan": {"components": {"driver": PLANNED["components"]["driver"]}}}}
-NO_DRIVER = {"__gpu_stack_restored": {"plan": {"components": {"driver": None}}}}
+HAS_DRIVER = {
+    "__gpu_stack_restored": {"state": "verified", "plan": {"components": {"driver": PLANNED["components"]["driver"]}}}
+}
+NO_DRIVER = {"__gpu_stack_restored": {"state": "verified", "plan": {"components": {"driver": None}}}}
 LAST: Variables = {"changed": False, "resumed": False, "available": True}
 
 
@@ -218,6 +220,12 @@ TABLE: Mapping[str, Rows] = {
         ({"__gpu_stack_is_first": True, "smoke_train_scope": "cluster"}, False),
     ],
     # What is recorded.
+    "tasks/change.yml: Ask the checks before the change": [
+        (of_run(probe={**PROBE, "pending": None}, plan_before=None), False),  # a bare host
+        (of_run(probe={**PROBE, "pending": None}, plan_before={"ok": True}), True),  # that of others
+        (of_run(probe={**PROBE, "pending": None, "verified": {}}, plan_before=None), True),
+        (of_run(probe={**PROBE, "pending": {"since": ""}, "verified": {}}, plan_before=None), False),
+    ],
     "tasks/change.yml: Record the applied state": [
         ({"gpu_stack_managed": {"nccl": {}}}, True),
         ({"gpu_stack_managed": {"nccl": {}}, "ansible_skip_tags": ["verify"]}, True),
@@ -274,11 +282,12 @@ TABLE: Mapping[str, Rows] = {
         (HAS_DRIVER, True),
         ({**HAS_DRIVER, "nvidia_driver_load_module": "yes"}, True),
         (NO_DRIVER, False),
+        ({"__gpu_stack_restored": {**NO_DRIVER["__gpu_stack_restored"], "state": "found"}}, True),  # that of others
         ({**HAS_DRIVER, "nvidia_driver_load_module": False}, False),
         ({**HAS_DRIVER, "nvidia_driver_load_module": "false"}, False),
     ],
     "tasks/verify_restored.yml: End a rollback that will not be recorded as verified": [
-        *(({"__gpu_stack_restored_verified": checks(status)}, status != "pass") for status in model.OUTCOMES),
+        *(({"__gpu_stack_restored_verified": checks(status)}, status != "pass") for status in outcomes.OUTCOMES),
         ({**RESTORED, **FAILED}, True),
     ],
     "rollback.yml: Restore the previous verified configuration": [
@@ -303,7 +312,11 @@ TABLE: Mapping[str, Rows] = {
             True,
         ),
     ],
-    "tasks/record_restored.yml: Record the verified configuration": [({}, True), (CHECK_MODE, False)],
+    "tasks/record_restored.yml: Record the verified configuration": [
+        (HAS_DRIVER, True),
+        ({**HAS_DRIVER, **CHECK_MODE}, False),
+        ({"__gpu_stack_restored": {"state": "found"}}, False),
+    ],
     "tasks/refuse_gpu_jobs.yml: Refuse to change the driver while programs use the GPUs": [
         ({"__gpu_stack_probed": {"probe": PROBE}}, True),
         ({"__gpu_stack_probed": {"probe": {**PROBE, "gpu_processes": [JOB]}}}, False),

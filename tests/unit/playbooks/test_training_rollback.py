@@ -99,12 +99,13 @@ ROLLED_BACK = "there is none to restore"  # since the state directory is empty; 
     ("calls", "verified", "text"),
     [
         pytest.param(ON_GPUS, before(gpu_activity="pass"), ROLLED_BACK, id="answered before"),
-        pytest.param(ON_GPUS, before(gpu_activity="skip"), "had none before this change either.", id="never answered"),
-        pytest.param(ON_GPUS, None, "had none before this change either.", id="never verified"),
-        pytest.param("os.abort()", None, ROLLED_BACK, id="failed"),
+        pytest.param(ON_GPUS, before(gpu_activity="skip"), "not better before this change: skip", id="never answered"),
+        pytest.param(ON_GPUS, None, "nothing is known of it from before this change", id="never verified"),
+        pytest.param("os.abort()", before(training="pass"), ROLLED_BACK, id="failed"),
+        pytest.param("os.abort()", None, "nothing is known of it from before this change", id="failed the first time"),
     ],
 )
-def test_training_without_an_answer_is_rolled_back_if_it_had_one(
+def test_a_change_is_undone_for_a_training_that_was_right_before(
     tmp_path: Path, calls: str, verified: dict[str, Any] | None, text: str
 ) -> None:
     status, output = train(tmp_path, calls, verified)
@@ -135,7 +136,7 @@ def test_a_rollback_waits_for_a_build_unless_it_has_died(tmp_path: Path, ended: 
     build = subprocess.Popen(["sh", "-c", end if ended else "true", "j4711"], env={**os.environ, **paths})
     begin = time.monotonic()
     try:
-        status, output = train(tmp_path, "os.abort()", None, __framework_env_states=builds)
+        status, output = train(tmp_path, "os.abort()", before(training="pass"), __framework_env_states=builds)
         assert build.poll() == 0, "the rollback did not wait"
         assert not ended or task_began(tmp_path / "log", "Restore the last verified") > result.stat().st_mtime
     finally:

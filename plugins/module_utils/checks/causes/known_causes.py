@@ -15,13 +15,9 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import module_blacklists, triton_build
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    FAIL,
     HARDWARE,
     HOST,
-    SKIP,
     STACK,
-    UNKNOWN,
-    WARN,
     Check,
     Context,
     Symptom,
@@ -31,6 +27,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks imp
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu as PciGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    FAIL,
+    SKIP,
+    UNKNOWN,
+    WARN,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     cuda_errors,
@@ -480,7 +482,7 @@ def _with(check: Check, cause: Cause, found: Found) -> Check:
     """Return a check with the outcome of a cause. What was not measured is skipped: the failure is reported once."""
     if cause.outcome == FAIL and check.status == FAIL:
         return dataclasses.replace(check, cause=cause.blame, setting=found.text, remedy=found.remedy)
-    blank: Mapping[str, Any] = {"expected": None, "remedy": None, "cause": None, "finding": None}
+    blank: Mapping[str, Any] = {"expected": None, "remedy": None, "cause": None}
     setting = found.text if cause.outcome == SKIP else None
     reason = "%s. %s" % (found.text, found.remedy)
     return dataclasses.replace(check, status=SKIP, reason=reason, setting=setting, **blank)

@@ -15,14 +15,12 @@ from typing import Callable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HOST, Check, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
     FAIL,
-    HOST,
     PASS,
     UNKNOWN,
     WARN,
-    Check,
-    Context,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import user_settings
 

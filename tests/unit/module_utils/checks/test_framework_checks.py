@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.framework_probe import MARK
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import CheckSpec
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from syrupy.assertion import SnapshotAssertion
 
@@ -279,7 +280,7 @@ def test_results_of_a_computation(
     output = probe_output(devices=[f"cuda:{n}" for n in range(devices)], **{part: results})
     check = framework_checks.computed(host(**changes), spec, "PyTorch", output, SILENT, 1e-5)
     assert check.status == status, check
-    assert status in (model.PASS, model.FAIL) or check.reason
+    assert status in (outcomes.PASS, outcomes.FAIL) or check.reason
 
 
 SAME = "the same code on the CPU: cpu differs by 1.0e-07"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.checks.contexts import host
@@ -23,19 +24,18 @@ def test_pass_has_neither_remedy_nor_cause() -> None:
 def test_failure_has_remedy_and_cause() -> None:
     assert SPEC.compare(False, "x", "y").to_dict() == {
         "id": "a.b", "status": "fail", "found": "x", "expected": "y", "remedy": "Do it.", "cause": "stack",
-        "finding": "x",
     }  # fmt: skip
     assert SPEC.compare(False, "x", remedy="Do that.").remedy == "Do that."
-    failed = SPEC.compare(False, "GPU 1: 3 GB/s", cause=model.HARDWARE, finding="GPU-1")
-    assert (failed.cause, failed.finding) == ("hardware", "GPU-1")
-    assert SPEC.compare(True, "x", cause=model.HARDWARE, finding="GPU-1").to_dict() == SPEC.compare(True, "x").to_dict()
+    failed = SPEC.compare(False, "GPU 1: 3 GB/s", cause=model.HARDWARE)
+    assert failed.cause == "hardware"
+    assert SPEC.compare(True, "x", cause=model.HARDWARE).to_dict() == SPEC.compare(True, "x").to_dict()
 
 
 def test_failure_of_the_host_has_the_setting_that_explains_it() -> None:
     setting = "compute mode Prohibited of GPU 0000:1A:00.0"
     assert HARDWARE_SPEC.of_host("error 46", setting, "Run `nvidia-smi -i 0 -c 0`.").to_dict() == {
         "id": "a.c", "status": "fail", "found": "error 46", "expected": "e", "remedy": "Run `nvidia-smi -i 0 -c 0`.",
-        "cause": "host", "setting": setting, "finding": "error 46",
+        "cause": "host", "setting": setting,
     }  # fmt: skip
 
 
@@ -48,11 +48,11 @@ def test_measurements_are_not_part_of_the_result() -> None:
 def test_counts_have_pass_fail_and_skip_and_what_else_occurs() -> None:
     assert model.count([]) == {"pass": 0, "fail": 0, "skip": 0}
     assert model.count(["waived", "pass", "waived"]) == {"pass": 1, "fail": 0, "skip": 0, "waived": 2}
-    assert list(model.count(model.OUTCOMES)) == list(model.OUTCOMES)
+    assert list(model.count(outcomes.OUTCOMES)) == list(outcomes.OUTCOMES)
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "status"),
+    ("found", "status"),
     [
         (["pass", "skip"], "pass"),
         (["pass", "fail"], "fail"),
@@ -66,12 +66,12 @@ def test_counts_have_pass_fail_and_skip_and_what_else_occurs() -> None:
         (["pass", "deferred"], "deferred"),
     ],
 )
-def test_status_is_the_worst_outcome_and_never_pass_without_a_measurement(outcomes: list[str], status: str) -> None:
-    assert model.summary([model.Check("a.b", outcome) for outcome in outcomes])["status"] == status
+def test_status_is_the_worst_outcome_and_never_pass_without_a_measurement(found: list[str], status: str) -> None:
+    assert model.summary([model.Check("a.b", outcome) for outcome in found])["status"] == status
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "status"),
+    ("found", "status"),
     [
         (["pass", "unknown"], "pass"),
         (["unknown", "fail"], "fail"),
@@ -79,67 +79,31 @@ def test_status_is_the_worst_outcome_and_never_pass_without_a_measurement(outcom
         (["unknown", "skip"], "unknown"),
     ],
 )
-def test_unknown_checks_need_not_count(outcomes: list[str], status: str) -> None:
-    evidence = model.summary([model.Check("a.b", outcome) for outcome in outcomes], unknown=model.WARN)
+def test_unknown_checks_need_not_count(found: list[str], status: str) -> None:
+    evidence = model.summary([model.Check("a.b", outcome) for outcome in found], unknown=outcomes.WARN)
     assert (evidence["status"], evidence["unknown_counts"]) == (status, False)
 
 
-@pytest.mark.parametrize("outcome", model.OUTCOMES)
-def test_unknown_checks_with_an_earlier_answer_are_named(outcome: str) -> None:
-    checks = [SPEC.unknown("hangs"), HARDWARE_SPEC.compare(True, "x")]
-    evidence = model.summary(checks, recorded={"a.b": outcome, "a.c": "pass"})
-    assert evidence["answered_before"] == ([] if outcome in ("unknown", "deferred", "skip") else ["a.b"])
-    assert model.summary(checks)["answered_before"] == []
+@pytest.mark.parametrize("outcome", outcomes.OUTCOMES)
+@pytest.mark.parametrize("now", [SPEC.unknown("hangs"), SPEC.compare(False, "x")], ids=["no answer", "failed"])
+def test_a_check_is_worse_if_it_was_right(outcome: str, now: model.Check) -> None:
+    was_right = outcome in ("pass", "warn", "reused")
+    found = model.summary(
+        [now, HARDWARE_SPEC.compare(False, "x")], answers=outcomes.Answers({"a.b": outcome, "a.c": "pass"})
+    )
+    assert found["worse"] == (["a.b"] if was_right else [])
+    assert found["before"] == {"a.b": outcome, "a.c": "pass"}
 
 
-@pytest.mark.parametrize(
-    ("found", "finding"),
-    [
-        # As PyTorch 2 and TensorFlow 2.17 and 2.18 print them
-        (
-            "CUDA out of memory. Tried to allocate 146.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 0 bytes",
-            "CUDA out of memory. Tried to allocate N MiB. GPU 0 has a total capacity of N GiB of which N bytes",
-        ),
-        (
-            "2024-12-25 21:32:38.979465: E external/local_xla/xla/cuda_dnn.cc:9261] Unable to register cuDNN factory",
-            "N: E external/local_xla/xla/cuda_dnn.cc:9261] Unable to register cuDNN factory",
-        ),
-        (
-            "E0000 00:00:1739486925.821562  176814 cuda_dnn.cc:8310] Unable to register cuDNN factory",
-            "N cuda_dnn.cc:8310] Unable to register cuDNN factory",
-        ),
-        ("the program did not end within 180 s", "the program did not end within N s"),
-        ("0: host to device: 12 of 4096 words wrong", "0: host to device: N of N words wrong"),
-        (
-            "host to device 3.1 GB/s, at least 40 (PCIe 32 GT/s x16)",
-            "host to device N GB/s, at least 40 (PCIe 32 GT/s x16)",
-        ),
-        ("segfault at 0x7f1cdbf4a8b0, error 802", "segfault at N, error 802"),
-        ("driver 595.71.05, 8 GPUs, x8 of x16 lanes", "driver 595.71.05, 8 GPUs, x8 of x16 lanes"),
-    ],
-)
-def test_finding_is_without_times_and_amounts(found: str, finding: str) -> None:
-    assert SPEC.compare(False, found).finding == finding
+def test_an_answer_without_a_record_undoes_nothing() -> None:
+    assert model.summary([SPEC.compare(False, "x")])["worse"] == []
+    found = model.summary([SPEC.compare(False, "x")], answers=outcomes.Answers(None, {"a.b": "pass"}))
+    assert (found["worse"], found["before"]) == ([], {})
 
 
-@pytest.mark.parametrize(
-    ("findings", "found_before"),
-    [
-        ({"a.b": "GPU-1: error 802"}, ["a.b"]),
-        ({"a.b": "GPU-2: error 802"}, []),
-        ({"a.b": "GPU-1: error 803"}, []),
-        ({"a.c": "GPU-1: error 802"}, []),
-        ({"a.d": "a record of a check that fails without a finding"}, []),
-        ({}, []),
-        (None, []),
-    ],
-)
-def test_failures_with_the_finding_that_was_recorded_are_named(
-    findings: dict[str, str] | None, found_before: list[str]
-) -> None:
-    failed = SPEC.compare(False, "3 GB/s", finding="GPU-1: error 802")
-    checks = [failed, HARDWARE_SPEC.compare(True, "GPU-1: error 802"), model.Check("a.d", model.FAIL)]
-    assert model.summary(checks, findings=findings)["found_before"] == found_before
+def test_an_unknown_check_that_does_not_count_is_not_worse() -> None:
+    answers = outcomes.Answers({"a.b": "pass"})
+    assert model.summary([SPEC.unknown("hangs")], outcomes.WARN, answers)["worse"] == []
 
 
 def test_warning_has_a_remedy_and_no_cause() -> None:
@@ -154,18 +118,18 @@ def test_failure_message_names_what_keeps_the_host_from_being_verified(snapshot:
         SPEC.compare(True, "x"),
         HARDWARE_SPEC.compare(False, "x"),
         SPEC.of_host("error 46", "compute mode Prohibited of GPU 0000:1A:00.0", "Run `nvidia-smi -i 0 -c 0`."),
-        model.Check("a.d", model.UNKNOWN, reason="nvidia-smi hangs"),
+        model.Check("a.d", outcomes.UNKNOWN, reason="nvidia-smi hangs"),
     ]
     assert model.failure_message(model.summary(checks)) == snapshot
     assert model.failure_message(model.summary([SPEC.skip("no GPU")])) == "nothing was measured"
 
 
 def test_result_has_every_field_that_is_set_but_the_measurements() -> None:
-    texts = ("a.b", "pass", "f", "e", "r", "why", "stack", "set", "one")
+    texts = ("a.b", "pass", "f", "e", "r", "why", "stack", "set")
     check = model.Check(*texts, {"a": "1"}, {"data": 1}, {"a": "2"}, True)
     assert check.to_dict() == {
         "id": "a.b", "status": "pass", "found": "f", "expected": "e", "remedy": "r", "reason": "why", "cause": "stack",
-        "setting": "set", "finding": "one", "versions": {"a": "1"}, "loaded": {"a": "2"}, "simulated": True,
+        "setting": "set", "versions": {"a": "1"}, "loaded": {"a": "2"}, "simulated": True,
     }  # fmt: skip
 
 

@@ -152,24 +152,6 @@ def test_every_check_that_computes_on_the_gpus_is_one_of_its_group() -> None:
         assert set(group.USES_GPUS) < set(group.CHECKS), name
 
 
-@pytest.mark.parametrize(
-    ("record", "answered"),
-    [
-        ('{"plan": {}, "evidence": {"checks": {"driver.nvidia_smi": "pass"}}}', ["driver.nvidia_smi"]),
-        ('{"plan": {}, "evidence": {"checks": {"driver.nvidia_smi": "deferred"}}}', []),
-        ('{"plan": {}}', []),
-        ("{", []),
-    ],
-)
-def test_a_check_without_an_answer_is_compared_with_the_last_verification(
-    tmp_path: Path, record: str, answered: list[str]
-) -> None:
-    host = SimulatedHost(tmp_path, [H200])
-    host.write("var/lib/gpuhost/verified.json", record)
-    evidence = verify.verify(erring(host))
-    assert evidence["answered_before"] == answered
-
-
 @pytest.mark.parametrize("simulated", [[], ["NVIDIA driver 580.95.05"]])
 def test_values_of_a_simulated_driver_are_marked(simulated: list[str]) -> None:
     evidence = verify.verify(host(plan={"components": {}}, smi=None, simulated=simulated))

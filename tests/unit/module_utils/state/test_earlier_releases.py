@@ -60,11 +60,11 @@ def test_a_change_of_an_earlier_release_has_nothing_to_compare_with(state: tuple
     directory = str(root / store.DIRECTORY.lstrip("/"))
     gpus = [{"pci_address": "0000:1a:00.0", "uuid": "GPU-1"}]
     assert last_result.read(directory) is None
-    store.write(directory, store.LAST_RESULT, {"gpus": gpus, "checks": {"a.b": {"status": "fail", "finding": "x"}}})
-    assert last_result.findings_before(directory, gpus) == {}
+    store.write(directory, store.LAST_RESULT, {"gpus": gpus, "checks": {"a.b": {"status": "pass"}}})
+    assert last_result.answers(directory, gpus).before is None
     recording.record_pending(directory)
     began_before_the_result = name == "pending"
-    assert last_result.findings_before(directory, gpus) == ({} if began_before_the_result else {"a.b": "x"})
+    assert last_result.answers(directory, gpus).before == (None if began_before_the_result else {"a.b": "pass"})
 
 
 def cuda(record: dict[str, Any] | None) -> str | None:

@@ -1,20 +1,22 @@
-"""The last result of the checks: what of the host it has, and whose findings it is compared with.
+"""The last result of the checks: what of the host it has, and what the checks after a change are compared with.
 
-tests/unit/matrix/test_findings.py has whole hosts, tests/unit/modules/test_gpu_verify.py how it is written.
+tests/unit/matrix/test_changes.py has whole hosts, tests/unit/modules/test_gpu_verify.py how it is written.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 
 from tests.unit.module_utils.host_files import put
 
-EVIDENCE = {"status": "fail", "checks": [{"id": "a.b", "status": "fail", "finding": "x", "remedy": "do this"}]}
+EVIDENCE = {"status": "fail", "checks": [{"id": "a.b", "status": "fail", "remedy": "do this"}]}
 SMI = NvidiaSmi((SmiGpu(pci_address="0000:1b:00.0", uuid="GPU-2"), SmiGpu(uuid="GPU-3")))
 GPUS = [{"pci_address": "0000:1a:00.0", "uuid": None}, {"pci_address": "0000:1b:00.0", "uuid": "GPU-2"}]
 
@@ -35,27 +37,52 @@ def test_a_host_of_which_nothing_can_be_read_has_a_result(tmp_path: Path) -> Non
     put(tmp_path, "/proc/driver/nvidia/version", "nonsense\n")
     found = last_result.compose(str(tmp_path), None, EVIDENCE)
     assert (found["driver"], found["boot_id"], found["kernel_log"]) == (None, None, None)
-    assert found["checks"] == {"a.b": {"status": "fail", "finding": "x"}}
+    assert found["checks"] == {"a.b": {"status": "fail"}}
 
 
 @pytest.mark.parametrize(
-    ("before", "present", "findings"),
+    ("before", "present", "is_known"),
     [
-        (GPUS, GPUS, {"a.b": "x"}),
-        (GPUS, GPUS[1:], {}),
-        (GPUS, [{**GPUS[0], "uuid": "GPU-9"}, GPUS[1]], {}),
-        (None, None, {}),
-        ([], [], {}),
-        (GPUS, None, {}),
+        (GPUS, GPUS, True),
+        (GPUS, GPUS[1:], False),
+        (GPUS, [{**GPUS[0], "uuid": "GPU-9"}, GPUS[1]], True),
+        ([], [], True),
+        (GPUS, None, False),
     ],
-    ids=["same", "fewer", "another", "unread-twice", "none", "unread"],
+    ids=["same", "fewer", "another UUID", "none", "unread"],
 )
-def test_findings_count_for_the_same_gpus(
-    tmp_path: Path, before: last_result.Gpus | None, present: last_result.Gpus | None, findings: dict[str, str]
+def test_answers_count_on_the_same_gpus(
+    tmp_path: Path, before: last_result.Gpus, present: last_result.Gpus | None, is_known: bool
 ) -> None:
-    checks = {"a.b": {"status": "fail", "finding": "x"}, "a.c": {"status": "pass"}}
-    store.write(str(tmp_path), store.PENDING, {"before": {"gpus": before, "checks": checks}})
-    assert last_result.findings_before(str(tmp_path), present) == findings
+    checks = {"a.b": {"status": "fail"}, "a.c": {"status": "pass"}}
+    pending = {"before": {"gpus": before, "checks": checks}, "passed": ["a.d"]}
+    store.write(str(tmp_path), store.PENDING, pending)
+    known = outcomes.Answers({"a.b": "fail", "a.c": "pass"}, None, frozenset({"a.d"}))
+    assert last_result.answers(str(tmp_path), present) == (known if is_known else outcomes.Answers())
+
+
+LAST = {"gpus": GPUS, "checks": {"cuda.devices": {"status": "pass"}, "driver.nvidia_smi": {"status": "pass"}}}
+MATCHES = {"driver.module_matches_user_space": {"status": "pass"}}
+DIFFERS = {"driver.module_matches_user_space": {"status": "fail"}}
+
+
+@pytest.mark.parametrize(
+    ("fresh", "last", "expected"),
+    [
+        ({**MATCHES, "cuda.devices": {"status": "deferred"}}, LAST, "pass"),
+        ({**MATCHES, "cuda.devices": {"status": "fail"}}, LAST, "fail"),
+        ({**DIFFERS, "cuda.devices": {"status": "fail"}}, LAST, "pass"),
+        ({**DIFFERS, "cuda.devices": {"status": "fail"}}, None, "fail"),
+        ({**MATCHES, "cuda.devices": {"status": "deferred"}}, {**LAST, "gpus": GPUS[1:]}, "deferred"),
+    ],
+    ids=["GPUs run a job", "measured", "another module is loaded", "never asked", "other GPUs"],
+)
+def test_what_cannot_be_measured_before_a_change_has_the_last_answer(
+    fresh: dict[str, Any], last: dict[str, Any] | None, expected: str
+) -> None:
+    found = last_result.with_last({"gpus": GPUS, "checks": {**fresh, "driver.nvidia_smi": {"status": "fail"}}}, last)
+    assert found["checks"]["cuda.devices"]["status"] == expected
+    assert found["checks"]["driver.nvidia_smi"]["status"] == "fail"
 
 
 def test_a_damaged_result_is_none_and_one_of_a_later_release_is_refused(tmp_path: Path) -> None:

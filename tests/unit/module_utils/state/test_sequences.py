@@ -150,7 +150,7 @@ def host(tmp_path: Path) -> Host:
 
 def fail_verification(host: Host, cause: str = "stack") -> None:
     """As verify.yml, which writes its result and nothing else."""
-    failed = {"status": "fail", "cause": cause, "found": "nothing", "finding": "x"}
+    failed = {"status": "fail", "cause": cause, "found": "nothing"}
     store.write(host.directory, store.LAST_RESULT, {"status": "fail", "checks": {"cuda.nvcc": failed}})
 
 

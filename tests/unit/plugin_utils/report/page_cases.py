@@ -216,7 +216,7 @@ def host(count: int = 8, **changes: Any) -> dict[str, Any]:
 
 def failures() -> list[Check]:
     """Return checks of each outcome but pass, with the remedies that users read."""
-    slow = SPECS["cuda.bandwidth"].compare(False, "2-5 187 GB/s, at least 351 (18 NVLinks of 25)", finding="2-5")
+    slow = SPECS["cuda.bandwidth"].compare(False, "2-5 187 GB/s, at least 351 (18 NVLinks of 25)")
     path = SPECS["cuda.cudnn_handle"]
     setting = "LD_LIBRARY_PATH=/opt/x in /etc/environment, line 3"
     return [

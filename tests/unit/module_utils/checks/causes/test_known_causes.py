@@ -8,6 +8,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 
 from tests.unit import published
 from tests.unit.module_utils.checks.contexts import PLAN, host
@@ -17,7 +18,7 @@ IDS = {spec.id for group in verify.GROUPS.values() for spec in group.CHECKS}
 
 def test_each_cause_is_of_checks_that_exist_and_has_a_blame_where_it_fails_them() -> None:
     assert [cause.name for cause in known_causes.CAUSES if not cause.checks or set(cause.checks) - IDS] == []
-    assert [cause.name for cause in known_causes.CAUSES if (cause.outcome == model.FAIL) != bool(cause.blame)] == []
+    assert [cause.name for cause in known_causes.CAUSES if (cause.outcome == outcomes.FAIL) != bool(cause.blame)] == []
     assert {cause.blame for cause in known_causes.CAUSES} <= {None, model.HOST, model.HARDWARE}
 
 
@@ -42,10 +43,10 @@ def test_confidential_computing_of_an_older_driver(tmp_path: Path, answers: dict
         text = answers.get(argv[2]) if argv[1] == "conf-compute" else None
         return command.Answer(255 if text is None else 0, (text or "").encode(), b"")
 
-    failed = model.Check("cuda.devices", model.FAIL, "no device", "1", "-", cause=model.STACK)
+    failed = model.Check("cuda.devices", outcomes.FAIL, "no device", "1", "-", cause=model.STACK)
     check = model.dataclasses.replace(failed, symptom=model.Symptom(frozenset({(None, 802)}), 0))
     (found,) = known_causes.explain([check], host(tmp_path, run=run))
-    assert (found.status, found.cause) == (model.FAIL, cause)
+    assert (found.status, found.cause) == (outcomes.FAIL, cause)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     pytorch_checks,
     tensorflow_checks,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 from syrupy.assertion import SnapshotAssertion
 
@@ -40,7 +41,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 def differing(host: Host, group: Any = tensorflow_checks) -> dict[str, model.Check]:
     """Return the checks that do not pass."""
     host.save()
-    return {check.id: check for check in group.run(host.context()) if check.status != model.PASS}
+    return {check.id: check for check in group.run(host.context()) if check.status != outcomes.PASS}
 
 
 def told(host: Host, check: model.Check) -> str:
@@ -75,7 +76,7 @@ def test_warning_names_what_users_get_and_the_variable_and_the_file(
     host.write("x/numpy/__init__.py", "")
     host.write(path, text)
     ((name, check),) = differing(host).items()
-    assert (name, check.status, check.cause) == ("tensorflow.version", model.WARN, None)
+    assert (name, check.status, check.cause) == ("tensorflow.version", outcomes.WARN, None)
     assert told(host, check) == snapshot
 
 
@@ -176,7 +177,7 @@ def test_setting_that_is_not_the_reason_takes_no_blame(host: Host, name: str) ->
 def test_library_path_that_shadows_is_a_failure_of_the_host(host: Host, snapshot: SnapshotAssertion) -> None:
     faults.shadowed_libraries(host)
     ((name, check),) = differing(host).items()
-    assert (name, check.status, check.cause) == ("tensorflow.libraries", model.FAIL, model.HOST)
+    assert (name, check.status, check.cause) == ("tensorflow.libraries", outcomes.FAIL, model.HOST)
     assert told(host, check) == snapshot
 
 
@@ -185,14 +186,14 @@ def test_library_path_is_seen_behind_another_reason(host: Host) -> None:
     faults.shadowed_libraries(host)
     faults.python_path(host)
     found = {name: (check.status, check.cause) for name, check in differing(host).items()}
-    assert found == {"tensorflow.version": (model.WARN, None), "tensorflow.libraries": (model.FAIL, model.HOST)}
+    assert found == {"tensorflow.version": (outcomes.WARN, None), "tensorflow.libraries": (outcomes.FAIL, model.HOST)}
 
 
 @pytest.mark.parametrize("group", [tensorflow_checks, pytorch_checks], ids=["TensorFlow", "PyTorch"])
 def test_sitecustomize_that_ends_imports_is_the_hosts(host: Host, group: Any, snapshot: SnapshotAssertion) -> None:
     faults.sitecustomize(host)
     check = next(iter(differing(host, group).values()))
-    assert (check.status, check.cause) == (model.FAIL, model.HOST)
+    assert (check.status, check.cause) == (outcomes.FAIL, model.HOST)
     assert str(check.setting).startswith(f"/{at.SITECUSTOMIZE}, ")
     assert check.remedy == snapshot
 
@@ -200,7 +201,7 @@ def test_sitecustomize_that_ends_imports_is_the_hosts(host: Host, group: Any, sn
 def test_gpus_that_all_users_lack_are_a_warning(host: Host, snapshot: SnapshotAssertion) -> None:
     faults.visible_devices(host)
     ((name, check),) = differing(host, cuda_checks).items()
-    assert (name, check.status) == ("cuda.devices", model.WARN)
+    assert (name, check.status) == ("cuda.devices", outcomes.WARN)
     assert told(host, check) == snapshot
 
 
@@ -208,7 +209,7 @@ def test_difference_without_a_known_reason_is_said(host: Host, snapshot: Snapsho
     host.write("etc/profile.d/limits.sh", "export OMP_NUM_THREADS=4\nexport SIMULATED_LIMIT=1\n")
     host.wrap(f"{at.TENSORFLOW}/bin/python", '[ -z "$SIMULATED_LIMIT" ] || exit 3\nexec "$REAL" "$@"\n')
     ((name, check),) = differing(host).items()
-    assert (name, check.status) == ("tensorflow.version", model.WARN)
+    assert (name, check.status) == ("tensorflow.version", outcomes.WARN)
     assert told(host, check) == snapshot
 
 
@@ -247,6 +248,6 @@ def test_reason_with_a_real_tensorflow(host: Host, setting: str, got: str) -> No
     host.write("x/numpy/__init__.py", "")
     host.write("etc/environment", setting.format(root=host.root) + "\n")
     check = differing(host)["tensorflow.version"]
-    assert check.status == model.WARN
+    assert check.status == outcomes.WARN
     assert got.format(root=host.root) in str(check.found)
     assert f"the reason is {setting} in /etc/environment, line 1".format(root=host.root) in str(check.found)

@@ -1,0 +1,97 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The outcomes of a check, and all that follows from each: one table. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional
+
+PASS = "pass"
+WARN = "warn"
+FAIL = "fail"
+UNKNOWN = "unknown"
+DEFERRED = "deferred"
+REUSED = "reused"
+SKIP = "skip"
+WAIVED = "waived"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What follows from an outcome.
+
+    text: what it means; verifies: whether it keeps no host from being verified; measured: whether something was; right:
+    whether a change can make it worse; exit: of gpuhost-verify; element: that of a test case in JUnit, none where it
+    passes; word: for people, after a number
+    """
+
+    text: str
+    word: str
+    verifies: bool = True
+    measured: bool = False
+    right: bool = False
+    exit: int = 0
+    element: Optional[str] = None
+
+
+TABLE: Dict[str, Outcome] = {
+    PASS: Outcome("measured, within limits", "passed", measured=True, right=True),
+    WARN: Outcome("works, but somebody should act", "with a warning", measured=True, right=True),
+    FAIL: Outcome("wrong; `cause` is what is at fault", "failed", verifies=False, exit=2, element="failure"),
+    UNKNOWN: Outcome(
+        "not measured: a tool is missing, hangs, dies or says nonsense",
+        "unknown",
+        verifies=False,
+        exit=1,
+        element="error",
+    ),
+    DEFERRED: Outcome("not measured: the GPU runs a job", "deferred", verifies=False, element="skipped"),
+    REUSED: Outcome(
+        "passed earlier, on the same stack and hardware, and not too long ago", "reused", measured=True, right=True
+    ),
+    SKIP: Outcome("does not apply to this host", "skipped", element="skipped"),
+    WAIVED: Outcome("the operator accepted a failure until a date", "waived", element="skipped"),
+}
+OUTCOMES = tuple(TABLE)
+WORST = (FAIL, UNKNOWN, DEFERRED)  # that keep a host from being verified, from the worst to the best
+
+
+def worst(found: Iterable[str], unknown: str = FAIL) -> str:
+    """Return the worst outcome; PASS where none keeps a host from being verified, UNKNOWN where nothing was measured.
+
+    unknown: WARN where a host is verified although checks are unknown (gpu_stack_unknown)
+    """
+    there = set(found)
+    counted = [outcome for outcome in WORST if outcome in there and not (outcome == UNKNOWN and unknown == WARN)]
+    measured = any(TABLE[outcome].measured for outcome in there)
+    return counted[0] if counted else PASS if measured else UNKNOWN
+
+
+def named(property_: str) -> List[str]:
+    """Return the outcomes of which a property is true."""
+    return [name for name, outcome in TABLE.items() if getattr(outcome, property_)]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The outcomes by check id of the configuration to which a change could return.
+
+    before: of the checks that were asked just before the change that is pending; None without such a record
+    verified: of those that verified that configuration; None where it was never verified
+    passed: the checks that have been right since the change was last written
+    """
+
+    before: Optional[Mapping[str, str]] = None
+    verified: Optional[Mapping[str, str]] = None
+    passed: FrozenSet[str] = frozenset()
+
+    def were_right(self, name: str) -> bool:
+        """Return whether a check was right by each record from before the change, and has not been since."""
+        records = [self.before or {}] + ([] if self.verified is None else [self.verified])
+        return name not in self.passed and all(is_right(record.get(name)) for record in records)
+
+
+def is_right(outcome: Optional[str]) -> bool:
+    """Return whether an outcome is one that a change can make worse; no outcome is none."""
+    return outcome in TABLE and TABLE[outcome].right
