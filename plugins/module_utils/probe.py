@@ -138,6 +138,7 @@ def probe(
         verified_plan=attempt("plan of the verified configuration", lambda: store.verified_plan(state)),
         changed_packages=tuple(sorted(journal)),
         pending=attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
+        undone=attempt("record of a change that was undone", lambda: store.read(state, store.UNDONE)),
         last_result=attempt("last result", lambda: last_result.read(state)),
         newer_state=attempt("newer records", lambda: _newer_state(state)),
         applied_plan=attempt("applied plan", lambda: installed_stack.applied_plan(root)),

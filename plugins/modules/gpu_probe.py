@@ -365,7 +365,11 @@ probe:
       elements: str
     pending:
       description:
-        - C(since) when a change waits to be verified, and C(before), the C(last_result) before it; null if none does.
+        - C(since) when a change waits to be verified, and C(before), what the checks found just before it; null if none
+          does.
+      type: dict
+    undone:
+      description: The change that was undone last, with C(at), C(checks) and C(versions); null if none was.
       type: dict
     last_result:
       description: What M(gpuhost.stack.gpu_verify) kept of its last run; null if it has not run.

@@ -20,6 +20,10 @@ from tests import configurations
 OLD, NEW = configurations.of_scenario("undo")
 NEW_HOME = f"/usr/local/cuda-{NEW.cuda}"
 SHADOW = "/etc/profile.d/zz-old-cuda.sh"
+PREFER_FOREIGN = (
+    "mkdir -p /opt/foreign && printf '#!/bin/sh\necho release 11.8, V11.8.89\n' > /opt/foreign/nvcc && "
+    f"chmod 755 /opt/foreign/nvcc && echo 'PATH=/opt/foreign:$PATH' > {SHADOW}"
+)
 PREFER_OLD = f"echo 'PATH=/usr/local/cuda-{OLD.cuda}/bin:$PATH' > {SHADOW}"
 # The build in the background has its program's text on its command line; the brackets keep pgrep from finding itself.
 TITLE = Path("roles/framework_env/files/build.py").read_text().splitlines()[0].strip('"')
@@ -123,10 +127,17 @@ def test_failed_check_without_a_change_rolls_back_nothing(playbook, state, diffe
     root.run_expect([0], "mv /usr/bin/nvidia-smi.away /usr/bin/nvidia-smi")
 
 
-def test_without_rollback_the_new_configuration_stays(playbook, root):
-    root.run_expect([0], "sh -c %s", PREFER_OLD)
-    done = playbook("gpu_host", *NEW.options, "-e", "gpu_stack_rollback=false", expect=2)
-    assert "Nothing was rolled back: gpu_stack_rollback is false" in done.stdout
+def test_a_check_that_failed_before_the_change_undoes_nothing(playbook, reports, root):
+    """Somebody's own nvcc comes first in each login shell, before the change and after it."""
+    root.run_expect([0], "sh -c %s", PREFER_FOREIGN)
+    done = playbook("gpu_host", *NEW.options, expect=2)
+    assert "Nothing was rolled back: not better before this change: fail (env.login_shell)" in done.stdout
+    before, after = (
+        json.loads((reports / f"newest/undo-hopper/{name}.json").read_text()) for name in ("verify_before", "verify")
+    )
+    outcomes = [{check["id"]: check["status"] for check in each["checks"]} for each in (before, after)]
+    assert [each["env.login_shell"] for each in outcomes] == ["fail", "fail"]
+    assert (after["worse"], after["before"]) == ([], {"env.login_shell": "fail"})
     assert NEW_HOME in root.run_expect([0], "update-alternatives --query cuda").stdout
     root.run_expect([0], f"rm {SHADOW}")
 

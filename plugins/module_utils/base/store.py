@@ -19,6 +19,8 @@ pending.json    a change that is not verified yet: {"since", "before", "passed"}
                   back; `before` is the result of the checks just before the change, absent where nothing could be
                   asked, `passed` the checks that have been right since the change was last written, `plan` what the
                   checks were asked for on a host that others set up and that was never verified
+undone.json     the change that was undone last: {"at", "checks", "versions"}, the checks that were worse after it and
+                  the versions by component; removed when another configuration is verified
 restoring.json  the record that a rollback restores: {"to", "changed"}; removed when that is
                   verified, or given up
 packages/       the .deb files of the verified and the previous configuration
@@ -46,7 +48,7 @@ BASELINE, VERIFIED, PREVIOUS = "baseline", "verified", "previous"
 JOURNAL, APPLIED, PENDING = "journal", "applied", "pending"
 LISTINGS, DAMAGE = "listings", "damage"
 TRANSACTION = "transaction"
-RESTORING = "restoring"
+RESTORING, UNDONE = "restoring", "undone"
 LAST_RESULT, OPTIONS = "last_result", "verify_options"
 NOW = "%Y-%m-%dT%H:%M:%SZ"
 

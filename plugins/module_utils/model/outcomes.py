@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional
 
 PASS = "pass"
 WARN = "warn"
@@ -90,6 +90,11 @@ class Answers:
         """Return whether a check was right by each record from before the change, and has not been since."""
         records = [self.before or {}] + ([] if self.verified is None else [self.verified])
         return name not in self.passed and all(is_right(record.get(name)) for record in records)
+
+
+def is_worse(check: Mapping[str, Any]) -> bool:
+    """Return whether a check that was right before is worse now: nothing but the stack explains its failure."""
+    return check.get("status") in (FAIL, UNKNOWN) and check.get("cause") in (None, "stack")
 
 
 def is_right(outcome: Optional[str]) -> bool:

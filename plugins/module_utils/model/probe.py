@@ -57,7 +57,7 @@ class Probe:
 
     Records in the host's state directory, and the applied plan, are JSON as gpuhost of some version left it, which a
     host passes on: run (the run that changes the host), verified, requested and verified_plan (of the verified
-    configuration), pending, last_result, applied_plan.
+    configuration), pending, undone, last_result, applied_plan.
     """
 
     gpus: tuple[Gpu, ...]
@@ -104,6 +104,7 @@ class Probe:
     verified_plan: Any = None
     changed_packages: tuple[str, ...] = ()
     pending: Any = None
+    undone: Any = None
     last_result: Any = None
     newer_state: str | None = None
     applied_plan: Any = None

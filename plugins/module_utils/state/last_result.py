@@ -75,6 +75,7 @@ def write(directory: str, record: dict[str, Any], options: Mapping[str, Any] | N
     try:
         store.write(directory, store.LAST_RESULT, record)
         _keep_passed(directory, record)
+        _keep_innocent(directory, record)
         if options is not None and _options(directory) != {**options, "schema": store.SCHEMA}:
             store.write(directory, store.OPTIONS, dict(options))
     except (OSError, ValueError) as error:  # a damaged record of a change: the probe reports it
@@ -156,6 +157,31 @@ def _keep_passed(directory: str, record: dict[str, Any]) -> None:
         store.write(directory, store.PENDING, dict(pending, passed=passed))
 
 
+def _keep_undone(directory: str) -> None:
+    """Record which checks were worse after the change that is undone, and the versions that it had planned."""
+    last = read(directory) or {}
+    known = answers(directory, last.get("gpus"))
+    checks = last.get("checks") or {}
+    worse = [name for name, check in checks.items() if outcomes.is_worse(check) and known.were_right(name)]
+    planned = ((_options(directory) or {}).get("plan") or {}).get("components") or {}
+    if worse:
+        versions = {name: part["version"] for name, part in planned.items() if part}
+        at = time.strftime(store.NOW, time.gmtime())
+        store.write(directory, store.UNDONE, {"at": at, "checks": worse, "versions": versions})
+
+
+def _keep_innocent(directory: str, record: dict[str, Any]) -> None:
+    """Take what fails without that change as well from the record of the one that was undone."""
+    undone = store.read(directory, store.UNDONE)
+    if undone is None or store.read(directory, store.PENDING) is not None:
+        return
+    left = [name for name in undone["checks"] if not outcomes.is_worse(record["checks"].get(name, {}))]
+    if not left:
+        store.remove(directory, store.UNDONE)
+    elif left != undone["checks"]:
+        store.write(directory, store.UNDONE, dict(undone, checks=left))
+
+
 def of_restored_host(directory: str, is_changed: bool) -> None:
     """Put back the result from before the change that was undone; drop that of another configuration.
 
@@ -164,6 +190,8 @@ def of_restored_host(directory: str, is_changed: bool) -> None:
     training = os.path.join(directory, TRAINING)
     if is_changed and os.path.exists(training):
         os.replace(training, os.path.join(directory, UNDONE_TRAINING))
+    if is_changed:
+        _keep_undone(directory)
     before = (store.read(directory, store.PENDING) or {}).get("before")
     if before:
         store.write(directory, store.LAST_RESULT, before)

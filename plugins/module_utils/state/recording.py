@@ -106,8 +106,8 @@ def record_verified(
         if before is not None and _host_state(before) != _host_state(now):
             store.write(directory, store.PREVIOUS, before)
         store.write(directory, store.VERIFIED, dict(now, evidence=evidence or {}, applied=applied.snapshot(directory)))
-        store.remove(directory, store.PENDING)
-        store.remove(directory, store.RESTORING)
+        for name in (store.PENDING, store.RESTORING, *([store.UNDONE] if changed else [])):
+            store.remove(directory, name)
         if changed:
             kept = _versions(now) | _versions(store.read(directory, store.PREVIOUS) or now)
             states = store.journal(directory)

@@ -117,6 +117,15 @@ class Pending:
 
 
 @dataclasses.dataclass(frozen=True)
+class Undone:
+    """The change that was undone last: when, the checks that were worse after it, the versions by component."""
+
+    at: str = ""
+    checks: tuple[str, ...] = ()
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
 class Probe(probe.Probe):
     """A probe of a host: what could not be read is empty, and what gpuhost recorded on the host is typed, too.
 
@@ -140,6 +149,7 @@ class Probe(probe.Probe):
     requested: Mapping[str, str] | None = None
     verified_plan: VerifiedPlan | None = None
     pending: Pending | None = None
+    undone: Undone | None = None
 
     @classmethod
     def from_json(cls, data: Any) -> Probe:

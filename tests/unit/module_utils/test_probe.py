@@ -109,6 +109,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "verified_plan",
         "changed_packages",
         "pending",
+        "undone",
         "last_result",
         "newer_state",
         "applied_plan",

@@ -62,7 +62,12 @@ RUN: dict[str, Any] = {
     "__gpu_stack_verification": {"evidence": {"at": "now"}},
     "__gpu_stack_refused": ["b"],
     "__gpu_stack_failure": "Install: No space left on device",
-    "__gpu_stack_rolled_back": {"changed": True, "state": "verified", "restored": ["cuda 13.0"], "kept": ["/etc/x was kept"]},
+    "__gpu_stack_rolled_back": {
+        "changed": True,
+        "state": "verified",
+        "restored": ["cuda 13.0"],
+        "kept": ["/etc/x was kept"],
+    },
     "__gpu_stack_compared": {"probe": {"gpus": [], "applied": {"nccl": {"damage": {"file /a": "file /a is missing"}}}}},
     "__framework_env_timeout": 7200,
     "__gpu_stack_environments_to_apply": ["tensorflow_env", "pytorch_env"],

@@ -84,6 +84,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         host_records.check_newer_state,
         host_records.check_unread,
         host_records.check_request,
+        host_records.check_undone,
         other_runs.check_transaction,
         packages.check_package_manager,
         packages.check_holds,

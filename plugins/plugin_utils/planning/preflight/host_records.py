@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, OPTIONS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, OPTIONS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import VerifiedPlan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -97,4 +97,26 @@ def _is_kept(context: Context, field: str, before: str) -> bool:
     return was is not None and component.full_version == (was.release or was.version)
 
 
-FINDINGS = (NEWER_STATE, PROBE_INCOMPLETE, REQUEST_CHANGED)
+UNDONE_BEFORE = FindingSpec(
+    "undone-before",
+    "Warning: the same versions were installed on this host, and undone, because checks that had passed before failed",
+    "The report of that run has what the checks found; other versions, or a repair of the host",
+)
+
+
+def check_undone(context: Context, findings: Findings) -> None:
+    """Name the change that was undone last, if this plan makes the same one again."""
+    undone, planned = context.probe.undone, context.components
+    changed = [part.name for part in PARTS if context.is_changed(part.name)]
+    same = {name: component.version for name in changed if (component := planned.get(name))}
+    if undone is None or not same or any(undone.versions.get(name) != version for name, version in same.items()):
+        return
+    versions = ", ".join(f"{BY_NAME[name].label} {version}" for name, version in same.items())
+    UNDONE_BEFORE.add_warning(
+        findings,
+        f"{versions}: this change was undone on {undone.at} for {', '.join(undone.checks)}, right before it; this run "
+        "makes it again",
+    )
+
+
+FINDINGS = (NEWER_STATE, PROBE_INCOMPLETE, REQUEST_CHANGED, UNDONE_BEFORE)

@@ -106,6 +106,37 @@ def test_options_are_kept_with_the_result_and_stay_without_new_ones(tmp_path: Pa
     assert (store.read(str(tmp_path), store.OPTIONS) or {})["plan"] == {"a": 2}
 
 
+def undo(directory: str, restored: dict[str, str]) -> dict[str, Any] | None:
+    """Undo a change after which three of four checks are worse, and ask them again; return what is recorded of it."""
+    checks = {"a.a": "pass", "a.b": "fail", "a.c": "unknown", "a.d": "fail"}
+    before = {"gpus": GPUS, "checks": {name: {"status": "pass"} for name in checks}}
+    store.write(directory, store.PENDING, {"before": before})
+    found = {name: {"status": status} for name, status in checks.items()}
+    options = {"plan": {"components": {"driver": {"version": "595.71.05"}, "fabric": None}}}
+    assert last_result.write(directory, {"gpus": GPUS, "checks": found}, options) is None
+    last_result.of_restored_host(directory, True)
+    store.remove(directory, store.PENDING)
+    again = {name: {"status": status} for name, status in restored.items()}
+    assert last_result.write(directory, {"gpus": GPUS, "checks": again}) is None
+    return store.read(directory, store.UNDONE)
+
+
+@pytest.mark.parametrize(
+    ("restored", "checks"),
+    [
+        ({"a.b": "pass", "a.c": "pass", "a.d": "pass"}, ["a.b", "a.c", "a.d"]),
+        ({"a.b": "pass", "a.c": "unknown", "a.d": "fail"}, ["a.b"]),
+        ({"a.b": "fail", "a.c": "unknown", "a.d": "fail"}, None),
+    ],
+    ids=["right again", "one is right again", "none is right again"],
+)
+def test_what_fails_without_the_change_as_well_is_not_what_it_was_undone_for(
+    tmp_path: Path, restored: dict[str, str], checks: list[str] | None
+) -> None:
+    found = undo(str(tmp_path), restored)
+    assert (found and (found["checks"], found["versions"])) == (checks and (checks, {"driver": "595.71.05"}))
+
+
 @pytest.mark.parametrize("is_changed", [True, False])
 def test_the_training_of_an_undone_change_says_nothing_of_the_host_any_more(tmp_path: Path, is_changed: bool) -> None:
     """Where nothing was restored, hardware failed: that training still counts."""

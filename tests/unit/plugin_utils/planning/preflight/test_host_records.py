@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
 from syrupy.assertion import SnapshotAssertion
@@ -40,6 +41,27 @@ def test_kernels_that_could_not_be_read_are_a_problem_where_modules_are_built() 
     assert problem.code == "probe-incomplete"
     assert KERNEL_UNREAD in problem.message
     assert codes(run(**parts, **{**ALL_INSTALLED, **LOADED})) == ([], ["probe-incomplete"])
+
+
+UNDONE = {"at": "2026-11-20T10:00:00Z", "checks": ["cuda.devices"]}
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ({"driver": "595.71.05", "cuda": "13.2", "cudnn": "9.28", "tensorflow": "2.21.0", "nccl": "2.29.7"}, True),
+        ({"driver": "595.71.05", "cuda": "13.0", "cudnn": "9.28", "tensorflow": "2.21.0"}, False),
+        ({"driver": "595.71.05"}, False),
+    ],
+    ids=["the same", "another CUDA", "the driver alone"],
+)
+def test_the_change_that_was_undone_is_named_if_it_is_planned_again(versions: dict[str, str], expected: bool) -> None:
+    found = run(undone={**UNDONE, "versions": versions})
+    assert codes(found) == ([], ["undone-before"] if expected else [])
+    texts = [warning.message for warning in found.warnings]
+    assert not expected or "NVIDIA driver 595.71.05" in texts[0]
+    assert not expected or "was undone on 2026-11-20T10:00:00Z for cuda.devices" in texts[0]
+    assert codes(run(undone={**UNDONE, "versions": versions}, **ALL_INSTALLED, **LOADED))[1] == []
 
 
 def test_another_part_that_could_not_be_read_is_named() -> None:
