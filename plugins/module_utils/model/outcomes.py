@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional
+from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional
 
 PASS = "pass"
 WARN = "warn"
@@ -21,40 +21,40 @@ WAIVED = "waived"
 class Outcome:
     """What follows from an outcome.
 
-    text: what it means; verifies: whether it keeps no host from being verified; measured: whether something was; right:
-    whether a change can make it worse; exit: of gpuhost-verify; element: that of a test case in JUnit, none where it
-    passes; word: for people, after a number
+    word: for people, after a number; verifies: whether it keeps no host from being verified; measured: whether it is by
+    a measurement; right: whether a change can make it worse; marked: whether somebody should know of it on a verified
+    host; exit: of gpuhost-verify; element: that of a test case in JUnit, none where it passes
     """
 
-    text: str
     word: str
     verifies: bool = True
     measured: bool = False
     right: bool = False
+    marked: bool = False
     exit: int = 0
     element: Optional[str] = None
 
 
 TABLE: Dict[str, Outcome] = {
-    PASS: Outcome("measured, within limits", "passed", measured=True, right=True),
-    WARN: Outcome("works, but somebody should act", "with a warning", measured=True, right=True),
-    FAIL: Outcome("wrong; `cause` is what is at fault", "failed", verifies=False, exit=2, element="failure"),
-    UNKNOWN: Outcome(
-        "not measured: a tool is missing, hangs, dies or says nonsense",
-        "unknown",
-        verifies=False,
-        exit=1,
-        element="error",
-    ),
-    DEFERRED: Outcome("not measured: the GPU runs a job", "deferred", verifies=False, element="skipped"),
-    REUSED: Outcome(
-        "passed earlier, on the same stack and hardware, and not too long ago", "reused", measured=True, right=True
-    ),
-    SKIP: Outcome("does not apply to this host", "skipped", element="skipped"),
-    WAIVED: Outcome("the operator accepted a failure until a date", "waived", element="skipped"),
+    # Measured, within limits.
+    PASS: Outcome("passed", measured=True, right=True),
+    # Works, but somebody should act.
+    WARN: Outcome("with a warning", measured=True, right=True, marked=True),
+    # Wrong; `cause` is what is at fault.
+    FAIL: Outcome("failed", verifies=False, exit=2, element="failure"),
+    # Not measured: a tool is missing, hangs, crashes or prints something unexpected.
+    UNKNOWN: Outcome("unknown", verifies=False, marked=True, exit=1, element="error"),
+    # Not measured: the GPU runs a job.
+    DEFERRED: Outcome("deferred", verifies=False, element="skipped"),
+    # Passed earlier, on the same stack and hardware, and not too long ago.
+    REUSED: Outcome("reused", measured=True, right=True, marked=True),
+    # Does not apply to this host.
+    SKIP: Outcome("skipped", element="skipped"),
+    # The operator accepted a failure until a date.
+    WAIVED: Outcome("waived", marked=True, element="skipped"),
 }
 OUTCOMES = tuple(TABLE)
-WORST = (FAIL, UNKNOWN, DEFERRED)  # that keep a host from being verified, from the worst to the best
+WORST = tuple(name for name, outcome in TABLE.items() if not outcome.verifies)  # from the worst to the best
 
 
 def worst(found: Iterable[str], unknown: str = FAIL) -> str:
@@ -66,11 +66,6 @@ def worst(found: Iterable[str], unknown: str = FAIL) -> str:
     counted = [outcome for outcome in WORST if outcome in there and not (outcome == UNKNOWN and unknown == WARN)]
     measured = any(TABLE[outcome].measured for outcome in there)
     return counted[0] if counted else PASS if measured else UNKNOWN
-
-
-def named(property_: str) -> List[str]:
-    """Return the outcomes of which a property is true."""
-    return [name for name, outcome in TABLE.items() if getattr(outcome, property_)]
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes impor
     PASS,
     REUSED,
     SKIP,
+    TABLE,
     UNKNOWN,
-    WAIVED,
-    WARN,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
@@ -394,7 +393,7 @@ def _failure(name: str, part: VerifyEvidence | TrainingEvidence) -> str:
     failed = [_blamed(check) for check in part.checks if check.status == FAIL]
     if failed:
         return f"{name} failed: {', '.join(failed)}"
-    if part.status in (PASS, SKIP, REUSED, UNKNOWN, DEFERRED):
+    if part.status in TABLE and part.status != FAIL:
         return ""
     return f"{name} ended {f'with status {part.status}' if part.status else 'without a status'}"
 
@@ -437,8 +436,7 @@ def _marks(evidence: HostEvidence) -> list[str]:
         f"{check.id} ({check.status})"
         for _name, part in _checked(evidence)
         for check in part.checks
-        if check.status in (WARN, WAIVED, UNKNOWN)
-        or (check.status == REUSED and not isinstance(part, TrainingEvidence))
+        if TABLE[check.status].marked and not (check.status == REUSED and isinstance(part, TrainingEvidence))
     ]
     return [f"see {', '.join(marked)}"] if marked else []
 

@@ -132,6 +132,27 @@ def test_the_last_result_is_that_of_the_restored_configuration(changed, pending,
     assert store.read(str(changed.directory), store.LAST_RESULT)["at"] == "verified again"
 
 
+def test_a_host_that_others_set_up_returns_to_what_it_was_and_keeps_our_records(changed, tmp_path):
+    """Nothing was verified on it, and the checks were asked before the first change."""
+    directory, own = str(changed.directory), tmp_path / "own"
+    own.mkdir()
+    changed.baseline({})
+    changed.packages.packages["libnccl2"] = ("2.32.3-1", "installed", "hold")
+    store.remove(directory, store.VERIFIED)
+    assert changed.restore(check=True) is None  # a first installation: nothing was there to be asked
+    store.write(directory, store.LAST_RESULT, {"gpus": [], "checks": {"cuda.devices": {"status": "pass"}}})
+    store.write(directory, store.OPTIONS, {"plan": PLAN})
+    recording.record_pending(directory)
+    result = changed.restore(own=[str(own)])
+    assert (result.to, result.plan, result.evidence) == ("found", PLAN, {})
+    assert not changed.settings.exists()
+    assert changed.packages.packages == {}
+    assert own.exists()
+    kept = {path.stem for path in changed.directory.glob("*.json")}
+    assert {store.BASELINE, store.JOURNAL} <= kept
+    assert kept & {store.APPLIED, store.LISTINGS, store.PENDING, store.RESTORING, store.VERIFIED} == set()
+
+
 def test_a_restored_configuration_has_its_evidence(changed):
     assert changed.restore(check=True).evidence == {}  # recorded by an earlier version
     store.write(str(changed.directory), store.VERIFIED, {**changed.record, "evidence": {"at": "2026-11-01T00:00:00Z"}})
