@@ -21,7 +21,7 @@ OLD, NEW = configurations.of_scenario("undo")
 NEW_HOME = f"/usr/local/cuda-{NEW.cuda}"
 SHADOW = "/etc/profile.d/zz-old-cuda.sh"
 PREFER_FOREIGN = (
-    "mkdir -p /opt/foreign && printf '#!/bin/sh\necho release 11.8, V11.8.89\n' > /opt/foreign/nvcc && "
+    "mkdir -p /opt/foreign && printf '#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89\n' > /opt/foreign/nvcc && "
     f"chmod 755 /opt/foreign/nvcc && echo 'PATH=/opt/foreign:$PATH' > {SHADOW}"
 )
 PREFER_OLD = f"echo 'PATH=/usr/local/cuda-{OLD.cuda}/bin:$PATH' > {SHADOW}"
