@@ -41,7 +41,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.limits import explain_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies, with_remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import LOCKS, Attempt, Scenario
 
 PROBLEMS = {
@@ -125,12 +125,7 @@ def _with_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -
         return plan
     attempts = fallback.attempts(plan.request, functools.cache(attempt))  # remedies try the same again
     unlocked = functools.partial(plan_once, with_every_lock(catalog))
-    remedies = find_remedies(CHOICES, catalog, plan, host, attempts, unlocked)
-    if not remedies:
-        return plan
-    text = "; or ".join(remedy.text for remedy in remedies)
-    problems = tuple(dataclasses.replace(p, remedy=text) for p in plan.problems)
-    return dataclasses.replace(plan, problems=problems, remedies=remedies)
+    return with_remedies(plan, find_remedies(CHOICES, catalog, plan, host, attempts, unlocked))
 
 
 def with_limits(catalog: Catalog, plan: Plan, host: Host, kept: keeping.Kept | None = None) -> Plan:

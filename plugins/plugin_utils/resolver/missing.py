@@ -25,9 +25,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     quote_hint,
 )
 
+MIXED = "mixed-gpus-conflict"
 PROBLEMS = {
     "unknown-version": "no such version, or no such kernel modules in it; or its wheel has not been inspected",
-    "mixed-gpus-conflict": "there is a plan for each kind of GPU alone, and none for all of them",
+    MIXED: "there is a plan for some kinds of the host's GPUs, and none for all of them",
 }
 
 
@@ -110,7 +111,7 @@ def _nothing_fits(context: ResolveContext, choice: Choice, best: Evaluated, fact
         each = ", ".join(f"{gpu_label(gpu)} needs {alone(context, gpu)}" for gpu in context.gpu_kinds)
         return [
             Problem(
-                "mixed-gpus-conflict",
+                MIXED,
                 f"no {choice.label} serves all GPUs of this host: {each}",
                 "move the older or the newer GPUs to another host",
             )

@@ -2,7 +2,7 @@
 
 Runs on the controller; pure functions. The cheapest remedies come first: the fewest requested versions changed, to the
 nearest ones that fit; another Python; fewer kinds of GPUs; the release's own kernel; a component left out; another
-distribution release.
+distribution release; toolkit and framework left out.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, locks, missing
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices, as_in_tables, by_name
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import gpu_label
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt, Trial, outcome, settings
 
 _NOTHING_ASKED = ("auto", "none", "fallback")
@@ -52,19 +54,41 @@ def find_remedies(
         found += [remedy for repair in repairs if not repair.last for remedy in repair.find(trial)]
         if "python-not-supported" in codes:
             found += _pythons(choices, trial)
-        if any(c.startswith(_GPU_CODES) for c in codes):
-            found += _gpus(choices, trial)
+        found += _gpus(choices, trial)
         found += [remedy for repair in repairs if repair.last for remedy in repair.find(trial)]
     if not found:
         found += _older_kernel(whole)
     if not found:
-        found += _left_out(choices, whole)
+        less = list(_left_out(choices, whole))
+        if any(
+            [*remedy.request.values()].count("none") > 1 for remedy in less
+        ):  # what keeps all that was asked is first
+            found += [remedy for remedy in _elsewhere(choices, whole) if not remedy.request]
+        found += less
     if not found and request["scope"] == "frameworks":
         found += _whole_host(whole)
     for trial in trials:
         if not found:
             found += _elsewhere(choices, trial)
     return tuple(dict.fromkeys(found))[:_MAX_REMEDIES]
+
+
+def with_remedies(plan: Plan, remedies: tuple[Remedy, ...]) -> Plan:
+    """Return a plan with remedies for its problems.
+
+    Where the first one is to move GPUs alone, and no problem names a GPU, these hold the others back: one problem, from
+    which the others follow.
+    """
+    if not remedies:
+        return plan
+    first, text = remedies[0], "; or ".join(remedy.text for remedy in remedies)
+    problems, kept = plan.problems, first.host.get("gpus", ())
+    gone = dict.fromkeys(gpu_label(gpu) for gpu in plan.gpus if kept and gpu.pci_id not in kept)
+    if gone and not first.request and not any(p.code.startswith(_GPU_CODES) for p in problems):
+        why = "; ".join(problem.message for problem in problems)
+        problems = (Problem(missing.MIXED, f"{', '.join(gone)} holds the other GPUs of this host back: {why}", text),)
+    problems = tuple(dataclasses.replace(problem, remedy=text) for problem in problems)
+    return dataclasses.replace(plan, problems=problems, remedies=remedies)
 
 
 # Of the request ---------------------------------------------------------------------------------------------------
@@ -249,9 +273,11 @@ def _minor(python: str) -> int:
 
 
 def _gpus(choices: Choices, trial: Trial) -> Iterator[Remedy]:
-    """Yield remedies with fewer kinds of GPUs: all but one kind, else one kind alone."""
+    """Yield remedies with fewer kinds of GPUs: all but one kind, else one kind alone; none where all have a plan."""
     found, host = 0, trial.host
     for base in dict.fromkeys((trial.request, _free(choices, trial.request))):
+        if trial.attempt(base, host).ok:
+            return
         for kept in _subsets(host):
             changed = dataclasses.replace(host, gpus=tuple(g for g in host.gpus if g.pci_id in kept))
             made = trial.attempt(base, changed)
