@@ -20,6 +20,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 MOST_GPUS = 999  # of a kind
 _MOST = 8  # products that a message lists
 _NVIDIA = "10de"
+_SHOWN = "`lspci -n -d 10de:` shows it"
+_NAMELESS = "graphics device"  # what NVIDIA's driver calls a board that its table of names lacks
 _PCI_ID = re.compile(r"(?:0x)?([0-9a-f]{4}):(?:0x)?([0-9a-f]{4})")
 _FUNCTION = re.compile(
     r"(?:(?P<number>\d{1,4})\s*x\s*)?(?P<vendor>[0-9a-f]{4}):(?P<device>[0-9a-f]{4})(?:=(?P<data>[a-z_]+))?", re.ASCII
@@ -121,6 +123,10 @@ def _by_name(catalog: Catalog, text: str) -> HostGpu:
     products = sorted(catalog.products.values(), key=lambda p: (p.source != "supported-gpus.json", p.device))
     products += [dataclasses.replace(catalog.products[n.device], name=n.name) for n in catalog.gpu_names]
     wanted = _words(text)
+    if wanted == _NAMELESS:
+        raise PlanInputError(
+            f"{text!r} is how a driver calls any board that it has no name for; give its PCI id ({_SHOWN})"
+        )
     tests = (
         lambda p: p.name.lower() == text.strip().lower(),
         lambda p: _words(p.name) == wanted,
@@ -133,9 +139,10 @@ def _by_name(catalog: Catalog, text: str) -> HostGpu:
         found = [p for p in products if test(p)]
         kinds = {(p.compute_capability, p.kernel_modules, p.last_driver_branch) for p in found}
         if len(kinds) > 1:
+            is_one = len({_words(p.name) for p in found}) == 1
+            give = f"the PCI id of yours ({_SHOWN})" if is_one else "one of these names, or a PCI id"
             raise PlanInputError(
-                f"the name {text!r} fits GPUs of different generations: {_listed(found)}; give one of these names, or "
-                "a PCI id"
+                f"the name {text!r} fits GPUs of different generations: {_listed(found, by_id=is_one)}; give {give}"
             )
         if found:
             return HostGpu(f"10de:{found[0].device}")
@@ -144,8 +151,8 @@ def _by_name(catalog: Catalog, text: str) -> HostGpu:
     near = _listed(_similar(wanted, products))
     meant = _described_otherwise(catalog, text)
     raise PlanInputError(
-        f"no GPU has the name {text!r}; expected a product's name, a PCI id such as 10de:2330 (`lspci -n -d 10de:` "
-        "shows it) or cc:9.0" + (f"; did you mean {meant}?" if meant else f". Did you mean {near}?" if near else "")
+        f"no GPU has the name {text!r}; expected a product's name, a PCI id such as 10de:2330 ({_SHOWN}) or cc:9.0"
+        + (f"; did you mean {meant}?" if meant else f". Did you mean {near}?" if near else "")
     )
 
 
@@ -203,11 +210,11 @@ def _similar(wanted: str, products: Sequence[Product]) -> list[Product]:
     return [next(p for p in named if _words(p.name) == name) for name in dict.fromkeys(spelt)]
 
 
-def _listed(products: Sequence[Product]) -> str:
-    """Return the products by name, each with its compute capability and a PCI id, the newest first."""
+def _listed(products: Sequence[Product], by_id: bool = False) -> str:
+    """Return the products by name or PCI id, each with its compute capability and a PCI id, the newest first."""
     named: dict[str, Product] = {}
     for product in products:
-        named.setdefault(product.name, product)
+        named.setdefault(product.device if by_id else product.name, product)
     ordered = sorted(named.values(), key=lambda p: versions.key(p.compute_capability), reverse=True)
     shown = ", ".join(f"{p.name} ({p.compute_capability}, 10de:{p.device})" for p in ordered[:_MOST])
     return shown + (f" and {len(ordered) - _MOST} more" if len(ordered) > _MOST else "")
