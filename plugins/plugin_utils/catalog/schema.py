@@ -627,11 +627,15 @@ class PytorchBuild:
 
 @dataclasses.dataclass(frozen=True)
 class Triton:
-    """The packages with which Triton compiles on the host, for releases of PyTorch whose eager operations need it."""
+    """The packages with which Triton compiles on the host, for releases of PyTorch whose eager operations need it.
+
+    compute_capability: the oldest for which any release compiles.
+    """
 
     releases: str
     compiler: tuple[str, ...]
     headers: str
+    compute_capability: str
     source: str
 
 

@@ -53,6 +53,7 @@ PROBLEMS = {
 }
 WARNINGS = {
     "pytorch-cuda-differs": "PyTorch is built for another CUDA release than the toolkit: extensions may not fit",
+    "triton-gpu-too-old": "`torch.compile` refuses a GPU of the host, for which Triton does not compile",
 }
 
 
@@ -213,6 +214,15 @@ def _explain(context: ResolveContext, chosen: Candidate, facts: Facts, findings:
         verb = "needs" if request["scope"] == "frameworks" else "with"
         why += f"; {verb} {', '.join(component.build_packages)} for what Triton compiles"
     findings.reason("pytorch", component.version, why)
+    triton = context.catalog.pytorch.triton
+    oldest = triton.compute_capability if triton else "0"
+    older = (gpu for gpu in context.gpu_kinds if versions.key(gpu.compute_capability) < versions.key(oldest))
+    if old := ", ".join(map(gpu_label, older)):
+        findings.warn(
+            "triton-gpu-too-old",
+            f"torch.compile of PyTorch {component.version} refuses {old}: its compiler, Triton, needs "
+            f"compute capability {oldest}; what is not compiled runs there",
+        )
     if cuda in (NONE, component.cuda):
         return
     if versions.major(cuda) == versions.major(component.cuda):
