@@ -237,8 +237,8 @@ probe:
       elements: dict
     foreign_driver:
       description:
-        - C(kind) V(wsl), V(driver-container), V(vgpu-host) or V(proxmox) of a host that is to have no driver of its
-          own, and by what it was C(found); null for neither.
+        - C(kind) V(wsl), V(gpu-pv), V(driver-container), V(vgpu-host) or V(proxmox) of a host that is to have no
+          driver of its own, and by what it was C(found); null for neither.
       type: dict
     gpu_processes:
       description: Programs that use the GPUs.

@@ -124,7 +124,7 @@ class Driver:
 
 @dataclasses.dataclass(frozen=True)
 class ForeignDriver:
-    """Why a host is to have no driver of its own: `wsl`, `driver-container`, `vgpu-host`, `proxmox`; found: by what."""
+    """Why a host is to have no driver of its own: a problem of foreign_drivers.py; found: by what."""
 
     kind: str
     found: str

@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Find what keeps a host from a driver of its own: Windows below WSL, a driver container, virtual machines, Proxmox."""
+"""Find what keeps a host from a driver of its own: Windows below it, a driver container, virtual machines, Proxmox."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules
 
 KERNEL = "/proc/sys/kernel/osrelease"
-WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"  # WSL mounts the libraries of the Windows driver there
-# Where the container of NVIDIA's GPU Operator mounts its root directory. The operator creates the empty directory on
-# hosts with a driver of their own, too.
-CONTAINER_ROOT = "/run/nvidia/driver"
+# Where WSL has its sockets, whoever built its kernel (microsoft/WSL#4555); the device of GPU-PV, and where people copy
+# the libraries of Windows' driver as WSL mounts them (brokeDude2901/dxgkrnl_ubuntu, NixOS/nixpkgs#502687); where the
+# container of NVIDIA's GPU Operator mounts its root directory, which is empty on hosts with a driver of their own.
+SIGNS = (
+    ("wsl", "/run/WSL"),
+    ("gpu-pv", "/dev/dxg"),
+    ("gpu-pv", "/usr/lib/wsl/lib/libcuda.so.1"),
+    ("driver-container", "/run/nvidia/driver/usr"),
+)
 # NVIDIA's vGPU manager, as its package and its installer leave it, and its kernel module.
 VGPU_MANAGER, VGPU_MODULE = "/usr/bin/nvidia-vgpu-mgr", "nvidia_vgpu_vfio"
 # Devices that can be divided, and the parts, in the kernel's framework (vfio-mediated-device); a part's type in
@@ -30,10 +35,9 @@ def read(root: str) -> ForeignDriver | None:
     found = of_kernel((files.read_text(root, KERNEL) or "").strip())
     if found:
         return found
-    if os.path.lexists(files.under(root, WSL_LIBRARY)):  # a kernel that the user has built
-        return ForeignDriver("wsl", WSL_LIBRARY)
-    if "usr" in files.names(root, CONTAINER_ROOT):
-        return ForeignDriver("driver-container", CONTAINER_ROOT + "/usr")
+    for kind, path in SIGNS:
+        if os.path.lexists(files.under(root, path)):
+            return ForeignDriver(kind, path)
     sign = _sign_of_vgpus(root)
     if sign:
         return ForeignDriver("vgpu-host", sign)

@@ -1,4 +1,4 @@
-"""Refuse hosts whose driver is not ours to install: Windows' below WSL, a driver container's, those of vGPUs, Proxmox'.
+"""Refuse hosts whose driver is not ours to install: Windows' below, a driver container's, those of vGPUs, Proxmox'.
 
 Runs on the controller; pure functions.
 """
@@ -15,25 +15,44 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 
 PROBLEMS = {
     "wsl": "the host is Windows Subsystem for Linux, whose driver is that of Windows",
+    "gpu-pv": "the host is a virtual machine of Hyper-V with a part of a GPU (GPU-PV), whose driver is that of Windows",
     "driver-container": "a driver container, such as that of NVIDIA's GPU Operator, provides the driver",
     "vgpu-host": "the host divides its GPUs among virtual machines (vGPU), and has NVIDIA's driver for that",
     "vgpu-guest": "the GPUs are vGPUs, whose driver only licensees get from NVIDIA, and a driver is to be installed",
     "proxmox": "the host is a Proxmox hypervisor with kernels of its own, and a driver is to be installed",
 }
 
+_OF_WHAT_IS_BELOW = {
+    "wsl": (
+        "this is Windows Subsystem for Linux ({}): its GPUs are on no PCI bus, and Windows' driver serves them; a "
+        "Linux driver in it would hide that one",
+        "install NVIDIA's driver in Windows, and in WSL only a framework that brings its CUDA libraries (pip install "
+        "torch, or pip install 'tensorflow[and-cuda]', in a virtual environment); or install Linux on the machine "
+        "itself",
+    ),
+    "gpu-pv": (
+        "this is a virtual machine of Hyper-V with a part of its host's GPU (GPU-PV, {}): the driver of that is in "
+        "Windows, with libraries in the virtual machine, and a Linux driver finds no GPU",
+        "install only a framework that brings its CUDA libraries (pip install torch, or pip install "
+        "'tensorflow[and-cuda]', in a virtual environment); or give the virtual machine a whole GPU (Discrete Device "
+        "Assignment), and remove /dev/dxg's module and /usr/lib/wsl",
+    ),
+    "driver-container": (
+        "a driver container provides this host's driver ({}): a driver of the host would compete with it for the "
+        "kernel modules",
+        "train in pods, which the GPU Operator gives that driver; or let the host have its own: drain the node, label "
+        "it nvidia.com/gpu.deploy.driver=false (or install the operator with driver.enabled=false), reboot, and run "
+        "this again",
+    ),
+}
+
 
 def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findings: Findings) -> bool:
     """Add a problem for a host that must not get a driver; return whether it was added."""
     foreign = host.foreign_driver
-    if foreign is not None and foreign.kind == "wsl":
-        findings.problem(
-            "wsl",
-            f"this is Windows Subsystem for Linux ({foreign.found}): its GPUs are on no PCI bus, and Windows' "
-            "driver serves them; a Linux driver in it would hide that one",
-            "install NVIDIA's driver in Windows, and in WSL only a framework that brings its CUDA libraries (pip "
-            "install torch, or pip install 'tensorflow[and-cuda]', in a virtual environment); "
-            "or install Linux on the machine itself",
-        )
+    if foreign is not None and foreign.kind in _OF_WHAT_IS_BELOW:
+        message, remedy = _OF_WHAT_IS_BELOW[foreign.kind]
+        findings.problem(foreign.kind, message.format(foreign.found), remedy)
     elif serves := _serves_vgpus(catalog, host):
         findings.problem(
             "vgpu-host",
@@ -41,15 +60,6 @@ def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findin
             "CUDA, and another driver would take the GPUs from the virtual machines",
             "leave this host out of the group, and set up its virtual machines; or give the machine's GPUs back to it: "
             "remove the vGPUs and the vGPU manager (its package, or with its installer), reboot, and run this again",
-        )
-    elif foreign is not None and foreign.kind == "driver-container":
-        findings.problem(
-            "driver-container",
-            f"a driver container provides this host's driver ({foreign.found}): a driver of the host would compete "
-            "with it for the kernel modules",
-            "train in pods, which the GPU Operator gives that driver; or let the host have its own: drain the node, "
-            "label it nvidia.com/gpu.deploy.driver=false (or install the operator with driver.enabled=false), reboot, "
-            "and run this again",
         )
     elif (
         request["scope"] == "host"
@@ -62,8 +72,10 @@ def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findin
             "vgpu-guest",
             f"{len(vgpus)} GPU(s) of this host are vGPUs ({where}; the hypervisor's driver is {versions}): the drivers "
             "of NVIDIA's repository and of the distribution refuse them",
-            "install the guest driver of the same vGPU release from NVIDIA's licensing portal, with its licence, and "
-            "set gpu_stack_driver=none for everything else; or ask for a whole GPU (passthrough)",
+            "install the guest driver (GRID) of the same vGPU release, from NVIDIA's licensing portal with its "
+            "licence, or of a cloud from its provider (Azure: the extension NvidiaGpuDriverLinux installs "
+            "Azure's GRID driver), and set gpu_stack_driver=none for everything else; or ask for a whole GPU "
+            "(passthrough)",
         )
     elif request["scope"] == "host" and request["driver"] != "none" and (sign := _sign_of_proxmox(catalog, host)):
         findings.problem(

@@ -31,10 +31,12 @@ def test_wsl_is_recognised_by_its_kernel(tmp_path: Path, release: str, kind: str
     assert found is None or release in found.found
 
 
-def test_wsl_with_a_kernel_of_the_user_is_recognised_by_the_mounted_libraries(tmp_path: Path) -> None:
+def test_wsl_with_a_kernel_of_the_user_is_no_virtual_machine_with_its_libraries(tmp_path: Path) -> None:
     put(tmp_path, KERNEL, "6.6.36-custom\n")
     link(tmp_path, "/usr/lib/wsl/lib/libcuda.so.1", "libcuda.so")
-    assert foreign_driver.read(str(tmp_path)) == ForeignDriver("wsl", "/usr/lib/wsl/lib/libcuda.so.1")
+    assert foreign_driver.read(str(tmp_path)) == ForeignDriver("gpu-pv", "/usr/lib/wsl/lib/libcuda.so.1")
+    put(tmp_path, "/run/WSL/8_interop")
+    assert foreign_driver.read(str(tmp_path)) == ForeignDriver("wsl", "/run/WSL")
 
 
 def test_the_root_directory_of_a_driver_container(tmp_path: Path) -> None:
