@@ -5,6 +5,7 @@ from __future__ import annotations
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import serves_displays
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -140,10 +141,11 @@ _PERSISTENCED = "nvidia-persistenced"
 
 def check_masked_services(context: Context, findings: Findings) -> None:
     """Name the services that the run would enable: only who has masked one removes the mask."""
-    if DriverComponent.of(context.components) is None:
-        return
-    wanted = {name for part in context.probe.applied.values() for name in part.repairs.services} - {_PERSISTENCED}
-    wanted |= {_PERSISTENCED} if context.options.persistence else set()
+    planned = (part.managed for part in PACKAGED if part.planned(context.components))
+    wanted = {name for managed in planned for name in managed.get("services", ())}
+    if DriverComponent.of(context.components):
+        wanted |= {name for part in context.probe.applied.values() for name in part.repairs.services} - {_PERSISTENCED}
+        wanted |= {_PERSISTENCED} if context.options.persistence else set()
     for name in (name for name in context.probe.masked_services if name in wanted):
         keep = "; or set nvidia_driver_persistence: false to keep it masked" if name == _PERSISTENCED else ""
         SERVICE_MASKED.add_problem(
