@@ -48,7 +48,7 @@ WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD, TEMPORARY)  # a small file system of t
 DISK_FULL = FindingSpec(
     "disk-full",
     "A file system has too little space for what is downloaded and installed on it, plus 1 GiB. `/boot` needs space "
-    "for another initramfs, `/var/tmp` for its build, `/tmp` (or `TMPDIR`) for apt and compilers",
+    "for another initramfs with the driver in it, `/var/tmp` for its build, `/tmp` (or `TMPDIR`) for apt and compilers",
     "Free space, or enlarge it; for `/tmp`, or `gpu_stack_environment: {TMPDIR: /var/tmp}`",
 )
 EXTRA_SIZE_UNKNOWN = FindingSpec(
@@ -85,7 +85,7 @@ class DiskSizes:
 
     verification_mib: the programs of the checks, and the data and results of the training. records_mib: the state of
     the host, which each run may write again. wheel_expansion: what wheels unpack to, by their size. signatures_mib:
-    temporary files of apt; compiler_mib,
+    temporary files of apt; initramfs_growth_mib: NVIDIA's modules and firmware in an initramfs; compiler_mib,
     compiler_job_mib: of the largest file of NVIDIA's modules, and of each further one that is compiled at that time.
     """
 
@@ -94,6 +94,7 @@ class DiskSizes:
     records_mib: int
     wheel_expansion: float
     signatures_mib: int
+    initramfs_growth_mib: int
     compiler_mib: int
     compiler_job_mib: int
     archive: tuple[ArchiveSize, ...]
@@ -270,12 +271,16 @@ def _needs(
         added, cache = extra.get(part.name), places.caches[part.name]
         yield from _environment_needs(part, components, probe, added, cache, is_cached)
     if "driver" in changing:
-        # update-initramfs writes each image beside the old one; with NVIDIA's modules it is at least as large.
-        image = probe.kernel.initramfs_mib
+        # update-initramfs writes each image beside the old one; those with a first driver's modules are larger than it.
+        image, driver = probe.kernel.initramfs_mib, probe.driver
+        is_first = not driver.loaded and not (driver.installed and driver.installed.version)
+        growth = load_sizes().initramfs_growth_mib if image and is_first else 0
+        kernels = {probe.kernel.running, probe.kernel.next_boot or probe.kernel.running}
         yield Need(BOOT, "a rebuilt initramfs", image)
+        yield Need(BOOT, "NVIDIA's modules and firmware in each initramfs", growth * len(kernels))
         packed = all(release.compression for release in probe.kernel.releases.values()) and probe.kernel.releases
         factor = INITRAMFS_BUILD_FACTOR_COMPRESSED if packed else INITRAMFS_BUILD_FACTOR
-        yield Need(INITRAMFS_BUILD, "the build of an initramfs", factor * image)
+        yield Need(INITRAMFS_BUILD, "the build of an initramfs", factor * (image + growth))
     yield from _temporary_needs(changing, components, probe)
     if changing:
         yield Need(places.data, "checks and training", load_sizes().verification_mib)

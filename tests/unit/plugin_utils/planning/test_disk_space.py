@@ -104,13 +104,16 @@ def test_a_second_environment_needs_space_of_its_own() -> None:
     assert run(frameworks, disk=room, **frameworks).ok is True
 
 
+OLDER = {"loaded": None, "installed": {"version": "580.126.09", "package": "libcuda1"}}  # in the initramfs already
+
+
 @pytest.mark.parametrize(("compression", "needed"), [(None, 1000), ("zst", 600)])
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_small_var_tmp_has_space_to_build_an_initramfs(compression: str | None, needed: int, missing: int) -> None:
     """The first image is one whose tree and archive take 980 MiB, the second one's take 450 MiB."""
     found = {**disk(root=10**6), "/var/tmp": space(needed - missing, "/var/tmp")}
     kernel = {"running": None, "initramfs_mib": 200, "releases": {"6.8.0-41-generic": {"compression": compression}}}
-    problems = run(disk=found, kernel=kernel).problems
+    problems = run(disk=found, kernel=kernel, driver=OLDER).problems
     assert [problem.message for problem in problems] == missing * [
         f"the file system at /var/tmp has {needed - 1} MiB free; expected at least {needed} MiB "
         f"(the build of an initramfs {needed} MiB)"
@@ -177,18 +180,32 @@ def test_a_full_file_system_of_the_records_is_found_where_nothing_is_installed(f
 
 
 @pytest.mark.parametrize(
-    ("free", "image", "full"), [(60, 60, False), (59, 60, True), (0, 0, False)], ids=["enough", "too small", "no image"]
+    ("needed", "image", "driver", "next_boot"),
+    [
+        (60, 60, OLDER, "6.1.0-57-amd64"),
+        (60 + 170, 60, {"loaded": None}, None),
+        (60 + 170, 60, {"loaded": None, "installed": {"version": None}}, "6.1.0-56-amd64"),
+        (60 + 2 * 170, 60, {"loaded": None}, "6.1.0-57-amd64"),
+        (0, 0, {"loaded": None}, None),
+    ],
+    ids=["another driver", "a first driver", "none of which is known", "two kernels", "no image"],
 )
 def test_a_boot_of_its_own_has_space_for_another_initramfs(
-    free: int, image: int, full: bool, snapshot: SnapshotAssertion
+    needed: int, image: int, driver: dict[str, Any], next_boot: str | None, snapshot: SnapshotAssertion
 ) -> None:
     found = disk(root=10**6)
-    found["/boot"] = space(free, "/boot")
-    problems = run(disk=found, kernel={"running": None, "initramfs_mib": image}).problems
-    messages = [problem.message for problem in problems if problem.code == "disk-full"]
-    assert len(messages) == full
-    assert not full or messages == snapshot
-    assert run(disk=found, kernel={"running": None, "initramfs_mib": 10**6}, **ALL_INSTALLED, **LOADED).ok
+    kernel = {"running": "6.1.0-56-amd64", "next_boot": next_boot, "initramfs_mib": image}
+
+    def messages(free: int) -> list[str]:
+        found["/boot"] = space(free, "/boot")
+        problems = run(disk=found, kernel=kernel, driver=driver).problems
+        return [problem.message for problem in problems if problem.code == "disk-full"]
+
+    assert messages(needed) == []
+    if needed:
+        assert messages(needed - 1) == snapshot
+    full = {"disk": found, "kernel": {**kernel, "initramfs_mib": 10**6}}
+    assert "disk-full" not in codes(run(**full, **ALL_INSTALLED, **LOADED))[0]
 
 
 def extra(digest: str = "0a1b2c3d", **sizes: int | None) -> Options:
