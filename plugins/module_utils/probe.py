@@ -53,7 +53,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Journal, foreign_holds
 from ansible_collections.gpuhost.stack.plugins.module_utils.probe_start import Options
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, run_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import foreign_settings, last_result, run_lock
 
 Part = TypeVar("Part")
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system")
@@ -131,6 +131,7 @@ def probe(
         signatures_enforced=signed,
         kernel_keys=module_keys.key_ids(root) if signed else None,
         modules_disabled=attempt("kernel.modules_disabled", lambda: module_loading.disabled(root)),
+        module_blacklists=attempt("module blacklists", lambda: foreign_settings.of_driver(root)) or {},
         disk=attempt("disk", lambda: system.disk(root, options.directories)),
         masked_services=attempt("masked services", lambda: _masked(root, options)) or (),
         verified=attempt("record of the verified configuration", lambda: store.evidence(state)),

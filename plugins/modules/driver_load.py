@@ -95,6 +95,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load, proc_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import foreign_settings
 
 ROOT = "/"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -131,7 +132,9 @@ def main() -> None:
                 driver_load.refuse_under_jobs(version, driver_load.read(ROOT, run).users)
         after = proc_driver.read(ROOT)
     except (driver_load.NotPossible, OSError, ValueError) as error:
-        module.fail_json(msg="%s." % str(error).rstrip("."))
+        kept = foreign_settings.of_driver(ROOT).values() if isinstance(error, driver_load.NotLoaded) else ()
+        because = ". It is kept from loading by %s: remove that" % "; ".join(text for row in kept for text in row)
+        module.fail_json(msg="%s%s." % (str(error).rstrip("."), because if kept else ""))
     done = outcome.action in (driver_load.LOAD, driver_load.RELOAD)
     if done and not module.check_mode and (not after or not is_version(after.version, version)):
         module.fail_json(

@@ -329,6 +329,9 @@ probe:
         - Where the kernel loads no module until the next boot, C(by) which files, globs in files and kernel options;
           null elsewhere.
       type: dict
+    module_blacklists:
+      description: What keeps the driver's module from loading, lines of modprobe.d and kernel options, by file.
+      type: dict
     disk:
       description: C(free_mib), C(total_mib) and C(mount) by directory, of O(directories), too.
       type: dict

@@ -53,7 +53,8 @@ class Probe:
     architecture: as `uname -m` prints it. uid: the user that it read as, 0 for root; may_write: whether that user may
     write to a directory, by path. environments: that of each framework, by name; environments_in_the_way: what is at
     its path and is no link of gpuhost's. changed_packages: those that gpuhost changed. newer_state: which record a
-    later gpuhost wrote. errors: why parts could not be read, "PART: CAUSE".
+    later gpuhost wrote. module_blacklists: what keeps the driver's module from loading, by file. errors: why parts
+    could not be read, "PART: CAUSE".
 
     Records in the host's state directory, and the applied plan, are JSON as gpuhost of some version left it, which a
     host passes on: run (the run that changes the host), verified, requested and verified_plan (of the verified
@@ -96,6 +97,7 @@ class Probe:
     signatures_enforced: SignaturesEnforced | None = None
     kernel_keys: tuple[str, ...] | None = None
     modules_disabled: ModulesDisabled | None = None
+    module_blacklists: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     disk: Mapping[str, DiskSpace] | None = None
     applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)
     masked_services: tuple[str, ...] = ()

@@ -44,6 +44,10 @@ class NotPossible(Exception):
     """The planned module cannot be loaded now, and a reboot would not change that."""
 
 
+class NotLoaded(NotPossible):
+    """modprobe has refused to load a module."""
+
+
 @dataclass(frozen=True)
 class Situation:
     """The facts that the decision needs.
@@ -216,10 +220,9 @@ def _replace(root: str, run: Run, sleep: Callable[[float], None], outcome: Outco
 def _modprobe(name: str, run: Run) -> None:
     answer = run(["/sbin/modprobe", name], MODPROBE_SECONDS)
     if answer.exit_code:
-        raise NotPossible(
-            "modprobe %s: %s. See `journalctl -k -g 'NVRM|nvidia|Lockdown'`; \"Key was rejected\" means that Secure "
-            "Boot does not trust the key of DKMS (`mokutil --import`)" % (name, answer.text())
-        )
+        is_untrusted = "Key was rejected" in answer.text()
+        why = "; Secure Boot does not trust the key of DKMS (`mokutil --import`)" if is_untrusted else ""
+        raise NotLoaded("modprobe %s: %s. See `journalctl -k -g 'NVRM|nvidia|Lockdown'`%s" % (name, answer.text(), why))
 
 
 def unit_states(run: Run) -> dict[str, str]:

@@ -86,6 +86,18 @@ def blacklists(root: str) -> dict[str, list[str]]:
     return found
 
 
+def of_driver(root: str) -> dict[str, tuple[str, ...]]:
+    """Return what keeps the driver's own module from loading, by file, without files that gpuhost writes."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path, line, text, modules in module_settings(root):
+        if DRIVER not in modules or OURS in (_read(root, path) or ""):
+            continue
+        place = "the kernel's command line (%s)" % path if path == COMMAND_LINE else path
+        place += ", line %d" % line if line else ""
+        found[path] = (*found.get(path, ()), "`%s` in %s" % (" ".join(joined(text).split()), place))
+    return found
+
+
 def module_settings(root: str) -> list[Blacklist]:
     """Return what keeps NVIDIA's modules from loading: no line or file that has no effect beside another."""
     found: list[Blacklist] = []

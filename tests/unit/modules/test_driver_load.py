@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import NotPossible, Outcome, Situation
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import (
+    NotLoaded,
+    NotPossible,
+    Outcome,
+    Situation,
+)
 from ansible_collections.gpuhost.stack.plugins.modules import driver_load
 from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.module_utils.host_files import put
 
 OPEN_595 = {"version": "595.71.05", "kernel_modules": "open"}
 OPEN_580 = {"version": "580.126.16", "kernel_modules": "open"}
@@ -67,3 +75,12 @@ def test_refusal_is_a_failure(run: Any) -> None:
     assert (
         run(OPEN_580, OPEN_580, NotPossible("programs compute on the GPUs"))["msg"] == "programs compute on the GPUs."
     )
+
+
+def test_what_keeps_the_module_from_loading_is_named(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_load, "ROOT", str(tmp_path))
+    error = NotLoaded("modprobe nvidia: could not insert 'off'")
+    assert run(None, None, error)["msg"] == "modprobe nvidia: could not insert 'off'."
+    put(tmp_path, "/etc/modprobe.d/b.conf", "alias nvidia off\n")
+    kept = "It is kept from loading by `alias nvidia off` in /etc/modprobe.d/b.conf, line 1: remove that."
+    assert run(None, None, error)["msg"] == f"modprobe nvidia: could not insert 'off'. {kept}"

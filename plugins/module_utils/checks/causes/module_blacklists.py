@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HOST, STACK, Check, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
@@ -44,7 +43,7 @@ def explain(checks: list[Check], context: Context) -> list[Check]:
     found = {check.id: check for check in checks}
     if not any(check.status == FAIL and check.cause == STACK for check in checks) or not _is_not_loaded(context):
         return checks
-    settings = _settings(context.root)
+    settings = foreign_settings.of_driver(context.root)
     if not settings or not _is_not_explained_otherwise(context, found):
         return checks
     setting = "; ".join(text for texts in settings.values() for text in texts)
@@ -65,18 +64,6 @@ def _is_not_loaded(context: Context) -> bool:
         return proc_driver.read(context.root) is None
     except (OSError, ValueError):  # a check reports it
         return False
-
-
-def _settings(root: str) -> dict[str, list[str]]:
-    """Return what keeps the driver's own module from loading by file, without files that gpuhost writes."""
-    found: dict[str, list[str]] = {}
-    for path, line, text, modules in foreign_settings.module_settings(root):
-        if foreign_settings.DRIVER not in modules or foreign_settings.OURS in (files.read_text(root, path) or ""):
-            continue
-        place = "the kernel's command line (%s)" % path if path == foreign_settings.COMMAND_LINE else path
-        place += ", line %d" % line if line else ""
-        found.setdefault(path, []).append("`%s` in %s" % (" ".join(foreign_settings.joined(text).split()), place))
-    return found
 
 
 def _is_not_explained_otherwise(context: Context, found: dict[str, Check]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
@@ -48,6 +50,40 @@ def _not_disabled(source: str) -> str:
     return f"sed '/modules_disabled/d' {source} | sudo tee {own}"
 
 
+DRIVER_KEPT_FROM_LOADING = FindingSpec(
+    "driver-kept-from-loading",
+    "A line of modprobe.d (that of `prime-select intel`, for example) or an option of the kernel keeps the driver's "
+    "module from loading",
+    "Remove it, as the message says; `sudo prime-select nvidia` removes its own",
+)
+
+
+def check_blacklists(context: Context, findings: Findings) -> None:
+    """Refuse a driver that a setting of others keeps from loading; the run disables lines that came after its last."""
+    driver, is_changed = context.probe.driver, context.is_changed("driver")
+    is_planned = DriverComponent.of(context.components) is not None or context.plan.kept_driver is not None
+    if not context.options.own_kernel or not is_planned or (driver.loaded and not is_changed):
+        return
+    disabled = {line.file for part in context.probe.applied.values() for line in part.repairs.lines}
+    for path, found in context.probe.module_blacklists.items():
+        # A blacklist is of aliases alone, and modprobe loads what it is given by name (modprobe.d(5)).
+        kept = [text for text in found if not driver.loaded or not _BLACKLIST.match(text)]
+        if not kept or path in disabled:
+            continue
+        if path.startswith("/proc/"):
+            remedy = f"{without_option(' and '.join(text.split('`')[1] for text in kept))}, and reboot"
+        else:
+            own = " (sudo prime-select nvidia does so for those of prime-select intel)" if "/lib/" in path else ""
+            lines = "that line" if len(kept) == 1 else "these lines"
+            remedy = f"remove {lines}{own}, and type: sudo update-initramfs -u"
+        DRIVER_KEPT_FROM_LOADING.add_problem(
+            findings, f"the driver's module would not be loaded: {', '.join(kept)}", f"{remedy}; then run this again"
+        )
+
+
+_BLACKLIST = re.compile(r"`(modprobe\.|rd\.driver\.)?blacklist")
+
+
 def without_option(option: str) -> str:
     """Return how to remove an option of the kernel."""
     return f"remove {option} from the kernel options (GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub)"
@@ -66,4 +102,4 @@ def check_kernel_builds(context: Context, findings: Findings) -> None:
     kernel_builds.check(builds, findings)
 
 
-FINDINGS = (MODULES_DISABLED,)
+FINDINGS = (MODULES_DISABLED, DRIVER_KEPT_FROM_LOADING)

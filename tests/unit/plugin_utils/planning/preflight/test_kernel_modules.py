@@ -98,3 +98,33 @@ def test_a_driver_of_the_distribution_that_stays_must_be_loaded_too(tmp_path: Pa
         probe = make_probe(**{**PROBE, **probed(tmp_path, DISABLING["a file"], "modules_disabled"), **parts})
         found = checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
         assert codes(found)[0] == expected
+
+
+KEEPING: dict[str, tuple[dict[str, str | bytes], bool]] = {  # and whether a module that is loaded would not come back
+    "an alias": ({"/usr/lib/modprobe.d/blacklist-nvidia.conf": "blacklist nvidia\nalias nvidia off\n"}, True),
+    "a blacklist": ({"/etc/modprobe.d/vm.conf": "# for the guests\nblacklist nvidia\n"}, False),
+    "a kernel option": ({"/proc/cmdline": "quiet module_blacklist=nvidia,nvidia_drm\n"}, True),
+}
+
+
+@pytest.mark.parametrize(("files", "is_strict"), KEEPING.values(), ids=KEEPING)
+def test_what_keeps_the_module_from_loading_is_named_before_the_change(
+    tmp_path: Path, files: dict[str, str | bytes], is_strict: bool, snapshot: SnapshotAssertion
+) -> None:
+    parts = probed(tmp_path, files, "module_blacklists")
+    found = run(**parts)
+    assert codes(found) == (["driver-kept-from-loading"], [])
+    assert checks.refusal(found.problems) == snapshot
+    assert codes(run(**parts, **LOADED))[0] == ["driver-kept-from-loading"] * is_strict  # loaded, and changed
+    assert codes(run(**parts, **DRIVER_INSTALLED, **LOADED)) == ([], [])
+    assert codes(run(without("driver"), **parts)) == codes(run(options=CONTAINER, **parts)) == ([], [])
+
+
+def test_a_line_that_the_run_disables_or_has_written_is_no_problem(tmp_path: Path) -> None:
+    assert probed(
+        tmp_path, {"/etc/modprobe.d/a.conf": "# Managed by gpuhost\nblacklist nvidia\n"}, "module_blacklists"
+    ) == {"module_blacklists": {}}
+    lines = [{"file": "/etc/modprobe.d/vm.conf", "line": "blacklist nvidia"}]
+    applied = {"nvidia_driver": {"fingerprint": "f", "repairs": {"lines": lines}}}
+    parts = probed(tmp_path, {"/etc/modprobe.d/vm.conf": "blacklist nvidia\n"}, "module_blacklists")
+    assert codes(run(**parts, applied=applied)) == ([], [])
