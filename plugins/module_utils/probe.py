@@ -32,6 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import 
     SignaturesEnforced,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
+    ModulesOfOthers,
     ProbedPackage,
     Repository,
     RepositoryFiles,
@@ -108,7 +109,7 @@ def probe(
         pcie=attempt("PCIe links", lambda: pcie.read(root, [gpu.pci_address for gpu in gpus])),
         display=attempt("display", lambda: display.read(root)),
         driver=driver,
-        modules_of_others=attempt("kernel modules of others", lambda: kernels.of_others(root)) or (),
+        modules_of_others=attempt("kernel modules of others", lambda: _modules_of_others(root)) or (),
         foreign_driver=attempt("driver of others", lambda: foreign_driver.read(root)),
         gpu_processes=attempt("GPU processes", lambda: gpu_processes.read(root, driver.nvidia_smi, run)),
         packages=attempt("packages", lambda: _packages(root, options, driver)),
@@ -253,6 +254,10 @@ def _driver(root: str, run: Run, attempt: _Attempts) -> Driver:
         installed=attempt("installed driver", lambda: installed_driver.read(root)),
         dkms_leftovers=attempt("modules of DKMS", lambda: installed_driver.dkms_leftovers(root)) or (),
     )
+
+
+def _modules_of_others(root: str) -> tuple[ModulesOfOthers, ...]:
+    return (*kernels.of_others(root), *installed_driver.dependents(root))
 
 
 def _repository(

@@ -140,9 +140,10 @@ class RepositoryFiles:
 
 @dataclasses.dataclass(frozen=True)
 class ModulesOfOthers:
-    """Kernel modules of others that the host depends on, `zfs` or `ofed`; found: the evidence; dkms: DKMS builds them.
+    """Kernel modules of others that the host depends on; found: the evidence; dkms: DKMS builds them.
 
-    peermem: nvidia-peermem is loaded, by which network cards reach the GPUs' memory (GPUDirect RDMA); None for `zfs`.
+    name: `zfs`, `ofed`, or one that is built against the driver: a module, NAME/VERSION where DKMS builds it.
+    peermem: of `ofed`, whether nvidia-peermem is loaded, by which network cards reach the GPUs (GPUDirect RDMA).
     """
 
     name: str

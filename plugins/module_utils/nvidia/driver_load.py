@@ -211,7 +211,7 @@ def _replace(root: str, run: Run, sleep: Callable[[float], None], outcome: Outco
             _modprobe(name, run)
         except NotPossible as error:
             # A third party's module that uses NVIDIA's may be built for the old driver only.
-            if name.startswith("nvidia"):
+            if kernel_modules.is_own(name):
                 raise
             outcome.warnings.append(str(error))
     return ""

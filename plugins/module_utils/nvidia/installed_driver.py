@@ -14,7 +14,8 @@ from typing import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import DkmsLeftover, InstalledDriver
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import ld_so
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ModulesOfOthers
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, ld_so
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dkms
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 
@@ -26,6 +27,10 @@ _FILE = re.compile(r"^/(?:.*/)?(libcuda|libnvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)*)$
 _BUILDS_DRIVER = re.compile(
     r"^\s*BUILT_MODULE_NAME\[\d+\]=[\"']?nvidia(?:-(?:current|tesla|legacy)[\w-]*)?[\"']?\s*$", re.M
 )
+
+_BUILT = re.compile(r"""^\s*BUILT_MODULE_NAME\[\d+\]=["']?([^"'\s]+)""", re.M)
+_COMMENT = re.compile(r"^\s*#.*", re.M)  # such as NVIDIA's copyright
+_AGAINST_DRIVER = re.compile(r"nvidia|nv_peer|gdrdrv", re.I)  # of GPUDirect Storage and RDMA, and of GDRCopy
 
 
 def read(root: str) -> InstalledDriver | None:
@@ -89,6 +94,26 @@ def dkms_leftovers(root: str) -> tuple[DkmsLeftover, ...]:
         if (conf is None or _BUILDS_DRIVER.search(conf)) and dkms.owner(database(root), root, module) is None:
             found.append(DkmsLeftover(module, has_source=conf is not None))
     return tuple(found)
+
+
+def dependents(root: str) -> tuple[ModulesOfOthers, ...]:
+    """Return the modules of others that are built against the driver's: those that use it now, and those of DKMS.
+
+    DKMS's, NAME/VERSION, are those that build one in use, or whose dkms.conf or name has to do with NVIDIA's driver.
+    """
+    users = kernel_modules.unload_order(kernel_modules.loaded(root), "nvidia")
+    users = [name for name in users if not kernel_modules.is_own(name)]
+    found, in_dkms = [], set()
+    for tree in _trees(root):
+        conf = dkms.settings(root, tree)
+        built = {name.replace("-", "_") for name in _BUILT.findall(conf or "")}
+        if conf is None or _BUILDS_DRIVER.search(conf):
+            continue
+        if built & set(users) or _AGAINST_DRIVER.search(tree + _COMMENT.sub("", conf)):
+            in_dkms |= built
+            found.append(ModulesOfOthers(tree, "%s (DKMS) is built against the driver" % tree, True))
+    other = [name for name in users if name not in in_dkms]
+    return (*found, *(ModulesOfOthers(name, "the module %s is built against the driver" % name) for name in other))
 
 
 def _trees(root: str) -> Iterator[str]:

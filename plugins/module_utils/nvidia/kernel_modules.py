@@ -54,6 +54,11 @@ def all_paths(root: str, kernel: str) -> list[str]:
     return sorted(found)
 
 
+def is_own(name: str) -> bool:
+    """Return whether a module, by its name in /proc/modules, is one of NVIDIA's driver."""
+    return bool(_ANY_FILE.match(name.replace("_", "-") + ".ko"))
+
+
 def built(root: str, kernel: str, run: Run) -> list[KernelModule]:
     """Return version and flavour of each nvidia.ko of a kernel."""
     flavours = {licence: flavour for flavour, licence in LICENCES.items()}

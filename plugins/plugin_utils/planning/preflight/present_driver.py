@@ -110,8 +110,9 @@ def check_dkms_leftovers(context: Context, findings: Findings) -> None:
 MODULES_OF_OTHERS = FindingSpec(
     "modules-of-others",
     "ZFS or DOCA-OFED depend on kernel modules that DKMS builds beside the driver, or that the driver is built "
-    "against, and the driver changes (a warning)",
-    "`dkms status` and a reboot while the console can be reached; `modprobe nvidia_peermem` for GPUDirect RDMA",
+    "against, or modules such as gdrdrv and nvidia-fs are built against the driver, and it changes (a warning)",
+    "`dkms status` and a reboot while the console can be reached; `modprobe nvidia_peermem` for GPUDirect RDMA; "
+    "`sudo dkms build --force NAME/VERSION && sudo dkms install --force NAME/VERSION` after the change",
 )
 
 
@@ -121,7 +122,14 @@ def check_modules_of_others(context: Context, findings: Findings) -> None:
         return
     for modules in context.probe.modules_of_others:
         text = modules.found
-        if modules.dkms:
+        if modules.name not in ("zfs", "ofed"):
+            again = "build it again as it was built"
+            if modules.dkms:
+                again = f"type: sudo dkms build --force {modules.name} && sudo dkms install --force {modules.name}"
+            text += (
+                f', and does not load with another one ("disagrees about version of symbol"): after this run, {again}'
+            )
+        elif modules.dkms:
             text += ", and DKMS builds its modules for each kernel whose headers are installed: see `dkms status`"
         if modules.name == "zfs" and modules.found.startswith("the root"):
             text += "; the initramfs, which must have them, is written again: reboot when the console can be reached"

@@ -217,3 +217,33 @@ def test_a_tree_that_dkms_does_not_count_is_no_leftover(tmp_path: Path) -> None:
     """As dkms 3.0.10 and 3.2.2 do: without the link to its source it is no module for them."""
     put(tmp_path, "/var/lib/dkms/nvidia/390.48/build/make.log")
     assert installed_driver.dkms_leftovers(str(tmp_path)) == ()
+
+
+GDRDRV = 'PACKAGE_NAME="gdrdrv"\nBUILT_MODULE_NAME[0]="gdrdrv"\n'
+OFED = '# Copyright (c) 2024, NVIDIA CORPORATION\nPACKAGE_NAME=mlnx-ofed-kernel\nBUILT_MODULE_NAME[0]="mlx5_core"\n'
+OWN = "nvidia_uvm 9 0 - Live 0x0\nnvidia_drm 9 0 - Live 0x0\nnvidia 9 2 nvidia_uvm,nvidia_drm,%s Live 0x0\n"
+DEPENDENTS: dict[str, tuple[dict[str, str | None], str, list[str]]] = {
+    "in DKMS, loaded or not": (
+        {"gdrdrv/2.5.1": GDRDRV, "nvidia-fs/2.25.7": FS},
+        "gdrdrv,",
+        ["gdrdrv/2.5.1", "nvidia-fs/2.25.7"],
+    ),
+    "in DKMS by another name": ({"lustre/2.16": 'BUILT_MODULE_NAME[3]="k-gds"\n'}, "k_gds,", ["lustre/2.16"]),
+    "built by hand": ({}, "nv_peer_mem,", ["nv_peer_mem"]),
+    "the driver itself, others, no source": (
+        {"nvidia/580": NVIDIA, "mlnx-ofed-kernel/24": OFED, "gdrdrv/1": None},
+        "",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("trees", "users", "expected"), DEPENDENTS.values(), ids=DEPENDENTS)
+def test_modules_of_others_that_are_built_against_the_driver(
+    tmp_path: Path, trees: dict[str, str | None], users: str, expected: list[str]
+) -> None:
+    for module, conf in trees.items():
+        put_tree(tmp_path, module, conf, None)
+    put(tmp_path, "/proc/modules", OWN % users + f"{users.strip(',') or 'zfs'} 9 0 - Live 0x0\n")
+    found = installed_driver.dependents(str(tmp_path))
+    assert [(row.name, row.dkms) for row in found] == [(name, "/" in name) for name in expected]

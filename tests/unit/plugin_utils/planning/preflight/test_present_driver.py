@@ -58,6 +58,10 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "ZFS": ({"modules_of_others": [ZFS]}, "modules-of-others"),
     "DOCA-OFED": ({"modules_of_others": [OFED]}, "modules-of-others"),
+    "a module built by hand": (
+        {"modules_of_others": [{"name": "nv_peer_mem", "found": "the module nv_peer_mem is built against the driver"}]},
+        "modules-of-others",
+    ),
 }
 
 
