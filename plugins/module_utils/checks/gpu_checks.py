@@ -23,7 +23,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
     FAIL,
     PASS,
@@ -48,6 +49,9 @@ _GSP_REMEDY = (
     "does not help, compare the board's VBIOS with the vendor's newest."
 )
 _XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
+_UNKNOWN_SLOT = (
+    "Many boards give two cards eight lanes each: if the slot has no more, by the board's manual, nothing is wrong."
+)
 _VENDOR = "If it persists after a GPU reset (`nvidia-smi --gpu-reset`) and a reboot, contact the vendor."
 # From performance state P5 on, and without load, a GPU lowers the generation of its PCIe link to save power.
 _IDLE_STATE = 5
@@ -228,7 +232,10 @@ def _passed_through(gpu: Gpu) -> bool:
 
 
 def _pcie_width(gpu: Gpu) -> Reading:
-    """Compare with `max_link_width`, which is what GPU and slot support together (nvidia-smi's manual)."""
+    """Compare with `max_link_width`, which is what GPU and slot support together (nvidia-smi's manual).
+
+    Drivers 595 and 610 print the GPU's own there (noonghunna/club-3090 issue 474): a slot with fewer lanes is no fault.
+    """
     current, maximum = (gpu.number(_LINK + "link_widths/%s_link_width" % name, "x") for name in ("current", "max"))
     virtual = _passed_through(gpu)
     if current is None or maximum is None:
@@ -238,7 +245,23 @@ def _pcie_width(gpu: Gpu) -> Reading:
         return Reading(SKIP, text + ", in a virtual machine")
     if 0 < current < maximum and _leaves_lanes_unused(gpu):
         return Reading(SKIP, text + ", idle")
+    if 0 < current < maximum and gpu.slot.max_width is None:
+        return Reading(WARN, text + ", and the slot's lanes are not known", _UNKNOWN_SLOT)
+    if 0 < current < maximum and (gpu.slot.max_width or 0) <= current:
+        return Reading(PASS, text + " (the slot has x%d)" % (gpu.slot.max_width or 0))
     return _judged(0 < maximum <= current, text)
+
+
+def _with_slots(context: Context, gpus: list[Gpu]) -> list[Gpu]:
+    """Return the GPUs with what their slots offer; where a port does not tell, at least as many lanes as a twin has."""
+    found = []
+    for gpu, own in zip(gpus, nvidia_smi_log.checked(gpus, None)):  # noqa: B905
+        slot = pcie.slot(context.root, gpu.pci_address) or PcieLink()
+        twins = [twin.pcie_width or 0 for twin in nvidia_smi_log.checked(gpus, None) if twin.name == own.name]
+        if slot.max_width is None and max(twins) > (own.pcie_width or 0):
+            slot = dataclasses.replace(slot, max_width=max(twins))
+        found.append(dataclasses.replace(gpu, slot=slot))
+    return found
 
 
 def _leaves_lanes_unused(gpu: Gpu) -> bool:
@@ -266,6 +289,8 @@ def _pcie_generation(gpu: Gpu) -> Reading:
         text += " (the GPU supports %d, the slot does not)" % device
     if current < maximum and (virtual or idle):
         return Reading(SKIP, text + (", in a virtual machine" if virtual else ", idle"))
+    if 0 < current < maximum and gpu.slot.max_speed in gpu_counters.GIGATRANSFERS[: int(current)]:
+        return Reading(PASS, text + " (the slot has %g GT/s)" % gpu.slot.max_speed)
     return _judged(0 < maximum <= current, text)
 
 
@@ -420,7 +445,8 @@ PER_GPU = (
         CheckSpec(
             "gpu.pcie_width",
             measures="PCIe lanes in use, and the lanes that GPU and slot support together",
-            expected="each link is as wide as GPU and slot support",
+            expected="each link is as wide as GPU and slot support; a narrower one in a slot whose lanes are not known "
+            "is a warning, unless a GPU of the same model has more",
             skipped="a GPU does not report its lanes, or they are fewer in a virtual machine, where they are the "
             "host's matter, or on an idle GPU from PCIe 6 on (`cuda.bandwidth` measures under load)",
             remedy="Half the lanes give half the transfer rate. Reseat the card and its riser; check the slot's lanes "
@@ -555,6 +581,7 @@ def run(context: Context) -> list[Check]:
         # NVML reports it briefly while clocks change; only a slowdown that lasts is still there in a second reading.
         log = nvidia_smi_log.read(context.smi_path, context.run)
     log = _with_corrupted(context, log)
+    log = dataclasses.replace(log, gpus=_with_slots(context, log.gpus))
     missing, problem = _missing(context, log), log.problem or _others(context, log)
     checks = []
     for check in PER_GPU:

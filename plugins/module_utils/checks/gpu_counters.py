@@ -49,7 +49,7 @@ NOT_COMPARABLE = ", cleared or not printed before"
 _NAME = re.compile(r"<process_name>.*?</process_name>(?=\s*(?:<used_memory>|</process_info>))", re.DOTALL)
 _WARNING = "WARNING: infoROM is corrupted at gpu "
 # GT/s of a lane by generation (PCI Express Base Specification).
-_GIGATRANSFERS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
+GIGATRANSFERS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 _GEN_3_X16 = 8.0 * 16
 # From this generation on, an idle GPU also leaves lanes unused (L0p, PCI Express Base Specification 6.0).
 PARTIAL_GENERATION = 6
@@ -133,7 +133,7 @@ def _pcie(element: ElementTree.Element) -> float:
     width = re.match(r"^(\d+)x$", (element.findtext(lanes) or "").strip())
     if not width:
         return _GEN_3_X16
-    return _GIGATRANSFERS[min(number, len(_GIGATRANSFERS)) - 1] * int(width.group(1))
+    return GIGATRANSFERS[min(number, len(GIGATRANSFERS)) - 1] * int(width.group(1))
 
 
 def of_links(lines: Iterable[str]) -> Links:

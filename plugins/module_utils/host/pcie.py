@@ -45,7 +45,7 @@ def _gpu(root: str, address: str) -> PcieGpu:
     bridges = _bridges(root, address)
     return PcieGpu(
         link=_link(root, address),
-        slot=_link(root, bridges[0]) if bridges else None,
+        slot=slot(root, address),
         iommu_group=number,
         iommu_type=kind.strip() if kind else None,
         bridges=tuple(bridges),
@@ -70,6 +70,11 @@ def _link(root: str, address: str) -> PcieLink:
         width=width("current_link_width"),
         max_width=width("max_link_width"),
     )
+
+
+def slot(root: str, address: str) -> PcieLink | None:
+    """Return the link of the port above a device, whose maxima are those of the slot; None without a bridge."""
+    return next(iter(path(root, address)[1:]), None)
 
 
 def path(root: str, address: str) -> list[PcieLink]:

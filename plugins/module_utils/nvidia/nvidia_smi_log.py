@@ -10,12 +10,13 @@ what it must be (a number with its unit, one of some words); it is None if the p
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Iterable, Iterator, Mapping
 from xml.etree import ElementTree
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
@@ -86,12 +87,13 @@ def choice(name: str, text: str | None, *words: str) -> str | None:
 class Gpu:
     """One GPU of the document; `index` is its position, which is nvidia-smi's index.
 
-    corrupted: whether nvidia-smi warns of its infoROM
+    corrupted: whether nvidia-smi warns of its infoROM; slot: what the slot offers, of which the document tells nothing
     """
 
     index: int
     element: ElementTree.Element
     corrupted: bool = False
+    slot: PcieLink = field(default_factory=PcieLink)
 
     @property
     def name(self) -> str:

@@ -509,9 +509,15 @@ def remapping_failed(host: Host) -> None:
     smi_set(host, 1, remapped_rows__remapped_row_failure="Yes")
 
 
-@fault("A link has 8 of its 16 lanes", "gpu.pcie_width")
+@fault("A link has 8 of its 16 lanes, the other GPU's has all", "gpu.pcie_width")
 def half_the_lanes(host: Host) -> None:
     smi_set(host, 1, pci__pci_gpu_link_info__link_widths__current_link_width="8x")
+
+
+@fault("Each link has 8 of its 16 lanes, in slots of unknown width", "gpu.pcie_width", outcome=outcomes.WARN)
+def half_the_lanes_each(host: Host) -> None:
+    for number in range(2):
+        smi_set(host, number, pci__pci_gpu_link_info__link_widths__current_link_width="8x")
 
 
 @fault("Under load, a link runs at generation 3 of 5", "gpu.pcie_generation")

@@ -9,7 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.m
 PCIE_LINK_BELOW_ABILITY = FindingSpec(
     "pcie-link-below-ability",
     "Warning: a GPU's PCIe link is narrower or slower than the card supports",
-    "Reseat the card or riser; check the firmware's slot settings",
+    "Reseat the card or riser; check the firmware's slot settings; nothing, where the slot offers no more",
 )
 
 
@@ -18,27 +18,31 @@ def check_links(context: Context, findings: Findings) -> None:
     for address, gpu in context.probe.pcie.gpus.items():
         limits = _link_limits(gpu.link, gpu.slot or PcieLink(), is_loaded=context.probe.driver.loaded is not None)
         if limits:
+            advice = "if the slot supports more, reseat the card or its riser and check the firmware's slot settings"
+            if all(limits.values()):
+                advice = "the slot offers no more, so that nothing is to be repaired"
             PCIE_LINK_BELOW_ABILITY.add_warning(
                 findings,
-                f"the PCIe link of GPU {address} runs below what the card supports: {', '.join(limits)}; "
-                "if the slot supports more, reseat the card or its riser and check the firmware's slot settings",
+                f"the PCIe link of GPU {address} runs below what the card supports: {', '.join(limits)}; {advice}",
             )
 
 
 _PARTIAL_SPEED = 64.0  # GT/s of PCIe 6, from which on an idle link leaves lanes unused (L0p)
 
 
-def _link_limits(link: PcieLink, slot: PcieLink, is_loaded: bool) -> list[str]:
-    """Return what limits a link; its speed counts only without a loaded driver, which lowers it on an idle GPU.
+def _link_limits(link: PcieLink, slot: PcieLink, is_loaded: bool) -> dict[str, bool]:
+    """Return where a link is below its card's ability, each with whether it is at that of its slot.
 
-    So do its lanes from PCIe 6 on.
+    Its speed counts only without a loaded driver, which lowers it on an idle GPU. So do its lanes from PCIe 6 on.
     """
-    limits = []
+    limits = {}
     may_be_partial = is_loaded and (link.speed or 0.0) >= _PARTIAL_SPEED
     if link.width is not None and link.max_width is not None and link.width < link.max_width and not may_be_partial:
-        limits.append(f"x{link.width} of x{link.max_width}{_slot_limit(slot.max_width, link.max_width, 'x')}")
+        text = f"x{link.width} of x{link.max_width}{_slot_limit(slot.max_width, link.max_width, 'x')}"
+        limits[text] = link.width >= (slot.max_width or link.max_width)
     if not is_loaded and link.speed is not None and link.max_speed is not None and link.speed < link.max_speed:
-        limits.append(f"{link.speed:g} of {link.max_speed:g} GT/s{_slot_limit(slot.max_speed, link.max_speed, '')}")
+        text = f"{link.speed:g} of {link.max_speed:g} GT/s{_slot_limit(slot.max_speed, link.max_speed, '')}"
+        limits[text] = link.speed >= (slot.max_speed or link.max_speed)
     return limits
 
 

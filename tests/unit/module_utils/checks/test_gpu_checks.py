@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     verify,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
@@ -89,11 +90,11 @@ PUBLISHED: dict[str, dict[str, str]] = {
     "a100": {"gpu.fabric": "skip"},
     # An error in place of what the bridge can do, which no check needs.
     "v100": {"gpu.answers": "warn", "gpu.fabric": "skip", "gpu.mig": "skip"},
-    # Idle; 8 lanes of 16 in a machine of its own.
+    # Idle; 8 lanes of 16, in a slot of which the document tells nothing.
     "rtx-5090": {
         "gpu.ecc_errors": "skip",
         "gpu.memory_repair": "skip",
-        "gpu.pcie_width": "fail",
+        "gpu.pcie_width": "warn",
         "gpu.pcie_generation": "skip",
         "gpu.fabric": "skip",
         "gpu.mig": "skip",
@@ -567,11 +568,31 @@ READINGS: dict[str, list[tuple[dict[str, str], str, str]]] = {
 @pytest.mark.parametrize("check_id", READINGS)
 def test_each_value_has_its_outcome_and_its_text(check_id: str) -> None:
     (check,) = [check for check in gpu_checks.PER_GPU if check.spec.id == check_id]
-    readings = [check.reading(with_elements(values)) for values, _, _ in READINGS[check_id]]
-    assert readings == [gpu_checks.Reading(outcome, text) for _, outcome, text in READINGS[check_id]]
+    gpus = [dataclasses.replace(with_elements(values), slot=SLOT) for values, _, _ in READINGS[check_id]]
+    readings = [check.reading(gpu) for gpu in gpus]
+    assert [(read.outcome, read.text) for read in readings] == [row[1:] for row in READINGS[check_id]]
+
+
+@pytest.mark.parametrize(
+    ("check_id", "slot", "outcome", "text"),
+    [
+        ("gpu.pcie_width", PcieLink(), "warn", "x4 of x16, and the slot's lanes are not known"),
+        ("gpu.pcie_width", PcieLink(max_width=8), "fail", "x4 of x16"),
+        ("gpu.pcie_width", PcieLink(max_width=4), "pass", "x4 of x16 (the slot has x4)"),
+        ("gpu.pcie_width", PcieLink(max_width=1), "pass", "x4 of x16 (the slot has x1)"),
+        ("gpu.pcie_generation", PcieLink(), "fail", "generation 3 of 5"),
+        ("gpu.pcie_generation", PcieLink(max_speed=16.0), "fail", "generation 3 of 5"),
+        ("gpu.pcie_generation", PcieLink(max_speed=8.0), "pass", "generation 3 of 5 (the slot has 8 GT/s)"),
+    ],
+)
+def test_a_link_at_what_its_slot_offers_is_no_damage(check_id: str, slot: PcieLink, outcome: str, text: str) -> None:
+    (check,) = [check for check in gpu_checks.PER_GPU if check.spec.id == check_id]
+    reading = check.reading(dataclasses.replace(with_elements(AT_X4), slot=slot))
+    assert (reading.outcome, reading.text) == (outcome, text)
 
 
 BOOT = "kernel: Linux version 6.1.0-56-amd64\n"
+SLOT, AT_X4 = PcieLink(max_width=16), width("4x", **generation("3"))
 HEAD = "GPU %d: %s (UUID: GPU-00000000-0000-0000-0000-00000000000%d)\n"
 
 
@@ -840,10 +861,10 @@ def test_same_link_down_on_all_gpus_fails_with_nvswitches(tmp_path: Path) -> Non
 
 def test_no_check_passes_with_a_lost_gpu(tmp_path: Path) -> None:
     machine = simulated_host(tmp_path, [H200, H200])
-    machine.state(devices={"0": elements(**{WIDTH: "8x"}), "1": LOST_GPU})
+    machine.state(devices={"0": elements(mig_mode__pending_mig="Enabled"), "1": LOST_GPU})
     found = checked(machine)
     failed = {check.id for check in found.values() if check.status == "fail"}
-    assert failed == {"gpu.answers", "gpu.pcie_width"}
+    assert failed == {"gpu.answers", "gpu.mig"}
     assert found["gpu.answers"].found == "nvidia-smi -q -x lists 1 of 2 GPUs"
     others = [check for check in found.values() if check.id not in (*failed, "gpu.xid_errors")]
     assert {check.status for check in others} == {"unknown"}
@@ -1066,7 +1087,12 @@ def test_document_without_values_passes_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "check_id", "status", "found"),
     [
-        (elements(**{WIDTH: "8x"}), "gpu.pcie_width", "fail", "GPU 0: x8 of x16 (simulated values)"),
+        (
+            elements(mig_mode__pending_mig="Enabled"),
+            "gpu.mig",
+            "fail",
+            "GPU 0: MIG Disabled, Enabled after a reset (simulated values)",
+        ),
         (
             elements(persistence_mode="Disabled"),
             "gpu.persistence",
@@ -1426,9 +1452,9 @@ def test_waiver_of_another_gpu_or_check_does_not_serve(processes: ProcessHost, w
 
 
 def test_gpu_that_is_not_waived_still_fails(processes: ProcessHost) -> None:
-    processes.write_document(current_link_width={0: "8x", 1: "8x"}, virtualization_mode={0: "None", 1: "None"})
+    processes.write_document(current_link_width={0: "0x", 1: "0x"}, virtualization_mode={0: "None", 1: "None"})
     found = processes.checked(waivers=[model.Waiver("gpu.pcie_width", REASON, "2027-06-30", "1")])["gpu.pcie_width"]
-    assert (found.status, found.found) == ("fail", "GPU 0: x8 of x16")
+    assert (found.status, found.found) == ("fail", "GPU 0: x0 of x16")
 
 
 def test_unknown_is_not_waived(processes: ProcessHost) -> None:
