@@ -87,7 +87,8 @@ ALL_REDUCE = CheckSpec(
     skipped=_NO_DEVICE + ", or no NCCL is planned",
     remedy="Compile plugins/module_utils/nvidia/cuda_check.cu on the host (its first lines have the command) and run "
     "it with NCCL_DEBUG=INFO, which shows the transport that NCCL selects. See cuda.peer_access: if it works with "
-    "NCCL_P2P_DISABLE=1, peer access is the cause. " + _PEER_REMEDY,
+    "NCCL_P2P_DISABLE=1, peer access is the cause; with NCCL_NVLS_ENABLE=0, Fabric Manager or the NVSwitches are. "
+    + _PEER_REMEDY,
 )
 CHECKS = (DEVICES, DEVICE_QUERY, MEMORY_COPIES, PEER_ACCESS, CUDNN_HANDLE, ALL_REDUCE)
 
@@ -114,12 +115,12 @@ def with_symptom(context: Context, document: Document, check: Check) -> Check:
     errors: list[tuple[str | None, Error]] = [(None, document.error)] if document.error is not None else []
     errors += [(at, part.error) for at, part in parts if part.error is not None]
     wrong = [part for _at, part in parts if part.error is None and not part.right]
-    foreign = [error for _at, error in errors if not cuda_program.of_cuda(error)]
+    unread = [error for _at, error in errors if not cuda_program.said(error)]
     count = len(document.devices)
     symptom = Symptom(
-        frozenset((at, error.number) for at, error in errors),
+        frozenset((at, key) for at, error in errors for key in cuda_program.said(error)),
         None if count == context.expect_gpus else count,
-        bool(wrong or foreign or document.unfinished),
+        bool(wrong or unread or document.unfinished),
     )
     return dataclasses.replace(check, symptom=symptom)
 
@@ -157,7 +158,7 @@ def _of_all(context: Context, document: Document, check: Check) -> Check:
 
 def no_device(document: Document) -> str:
     """Return the error with which CUDA's device count failed, empty if it did not."""
-    return cuda_errors.text(document.error) if document.error else ""
+    return cuda_errors.text(document.error.number, document.error.name) if document.error else ""
 
 
 def _devices(context: Context, document: Document) -> Check:

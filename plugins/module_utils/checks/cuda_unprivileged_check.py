@@ -66,7 +66,7 @@ def _compare(context: Context, of_root: Document, document: Document) -> Check:
     error = document.error
     found = "%d usable by %s" % (usable, USER)
     if error is not None:
-        found += ": " + cuda_errors.text(error)
+        found += ": " + cuda_errors.text(error.number, error.name)
     ended = cuda_program.unfinished_text(document)
     found += "; " + ended if ended else ""
     reason = context.no_device_reason

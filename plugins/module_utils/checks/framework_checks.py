@@ -184,8 +184,8 @@ def _of_process(answer: Answer, seen: int | None, other: bool = False) -> Sympto
 
     other: whether something else was wrong, unless it prints such an error
     """
-    numbers = cuda_errors.numbers(answer.text())
-    return Symptom(frozenset((None, number) for number in numbers), seen, other and not numbers)
+    errors = cuda_errors.read(answer.text())
+    return Symptom(frozenset((None, error) for error in errors), seen, other and not errors)
 
 
 def ended_early(output: Output, answer: Answer) -> str | None:
@@ -293,17 +293,17 @@ def computed(context: Context, spec: CheckSpec, label: str, output: Output, answ
 
 
 def _of_results(context: Context, results: Sequence[Result], tolerance: float, wanted: int) -> Symptom:
-    """Return what a known cause may explain of the results: each GPU's errors of CUDA."""
+    """Return what a known cause may explain of the results: each GPU's errors."""
     addresses = {gpu.index: gpu.pci_address for gpu in context.smi_gpus}
     errors, other = set(), False
     for result in results:
         if result.is_right(tolerance):
             continue
-        numbers = cuda_errors.numbers(result.error or "")
+        said = cuda_errors.read(result.error or "")
         digits = re.search(r"\d+$", result.device)
         at = addresses.get(int(digits.group())) if digits else None
-        errors |= {(at, number) for number in numbers}
-        other = other or not numbers
+        errors |= {(at, key) for key in said}
+        other = other or not said
     return Symptom(frozenset(errors), None if len(results) == wanted else len(results), other)
 
 

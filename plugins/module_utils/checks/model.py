@@ -40,12 +40,12 @@ _ALWAYS_COUNTED = (PASS, FAIL, SKIP)
 class Symptom:
     """What a program on the GPUs met, as far as a known cause can explain it (see known_causes).
 
-    errors: (PCI address or None for all GPUs, number) of CUDA's errors
+    errors: (PCI address or None for all GPUs, key in the table of cuda_errors, or a number that it lacks)
     seen: how many GPUs the program saw, if that is not the expected number
     other: whether anything else is wrong, which no known cause explains
     """
 
-    errors: frozenset[tuple[str | None, int]] = frozenset()
+    errors: frozenset[tuple[str | None, int | str]] = frozenset()
     seen: int | None = None
     other: bool = False
 

@@ -1,27 +1,31 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Translate CUDA's error numbers: names and meanings by NVIDIA's table (cuda.h and driver_types.h of CUDA 13.0).
+"""Say what an error of CUDA, NCCL, cuDNN or cuBLAS means, by its number or as programs print it, and what to type.
 
-A program that was compiled with an older CUDA knows no name for a newer number ("unrecognized error code"), and
-frameworks print names or sentences in place of numbers. No I/O.
+CUDA's names and sentences are NVIDIA's (cuda.h and driver_types.h of CUDA 13.0, cudaGetErrorString), NCCL's those of
+its source. A program that was compiled with an older CUDA knows no name for a newer number ("unrecognized error code"),
+and frameworks print names or sentences in place of numbers. No I/O, and nothing of the collection: smoke_train.py has a
+copy.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
-
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Error
+from typing import Iterable, NamedTuple
 
 
-class CudaError(NamedTuple):
-    """A row of the table: the names of runtime and driver, cudaGetErrorString's sentence, meaning, and what to type."""
+class Known(NamedTuple):
+    """An error: names of runtime and driver, or of a library; a pattern of what is printed; meaning; what to type.
+
+    cause: "hardware" or "host" where the error itself shows that no version of the software is the reason
+    """
 
     runtime: str
     driver: str
     sentence: str
     meaning: str
     remedy: str
+    cause: str = ""
 
 
 _LIBCUDA = (
@@ -33,8 +37,20 @@ _MPS = (
     "Programs that find a control daemon of MPS use it: `ps -C nvidia-cuda-mps-control`; `echo quit | "
     "nvidia-cuda-mps-control` ends it."
 )
-ERRORS = {
-    3: CudaError(
+_MEMORY = "`nvidia-smi` lists the programs that hold the GPUs' memory. "
+_OF_ALL = "`NCCL_DEBUG=INFO` in the environment of the program shows what it met. "
+CUDA: dict[int | str, Known] = {
+    2: Known(
+        "cudaErrorMemoryAllocation",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "out of memory|OOM when allocating",
+        "memory could not be allocated",
+        _MEMORY
+        + "Where it is free, the memory of processes is limited, and CUDA reserves more addresses than the GPUs "
+        "have memory: `ulimit -v` must print unlimited (`as` in /etc/security/limits.conf), `sysctl "
+        "vm.overcommit_memory` not 2, and the cgroup must have enough (`systemctl show -p MemoryMax UNIT`).",
+    ),
+    3: Known(
         "cudaErrorInitializationError",
         "CUDA_ERROR_NOT_INITIALIZED",
         "initialization error",
@@ -42,21 +58,21 @@ ERRORS = {
         "`journalctl -k -b -g 'NVRM|nvidia-uvm'` shows what the driver has logged; `lsmod | grep nvidia_uvm` whether "
         "the module that CUDA needs is loaded.",
     ),
-    34: CudaError(
+    34: Known(
         "cudaErrorStubLibrary",
         "CUDA_ERROR_STUB_LIBRARY",
         "CUDA driver is a stub library",
         "the loaded libcuda is the toolkit's stub, which is there to link with",
         "Remove the directory `stubs` from /etc/ld.so.conf.d and run `ldconfig`. " + _LIBCUDA,
     ),
-    35: CudaError(
+    35: Known(
         "cudaErrorInsufficientDriver",
         "",  # the runtime alone compares
         "CUDA driver version is insufficient for CUDA runtime version",
         "the driver is older than the CUDA runtime needs, or cannot be used",
         "If driver.nvidia_smi passes: " + _LIBCUDA,
     ),
-    46: CudaError(
+    46: Known(
         "cudaErrorDevicesUnavailable",
         "CUDA_ERROR_DEVICE_UNAVAILABLE",
         "busy or unavailable",
@@ -64,14 +80,14 @@ ERRORS = {
         "`nvidia-smi -q -d COMPUTE` shows the compute mode, which `nvidia-smi -i N -c 0` sets to the default; `fuser "
         "-v /dev/nvidia*` lists the programs that hold the GPU.",
     ),
-    100: CudaError(
+    100: Known(
         "cudaErrorNoDevice",
         "CUDA_ERROR_NO_DEVICE",
         "no CUDA-capable device is detected",
         "CUDA detects no GPU",
         "Unset CUDA_VISIBLE_DEVICES, check that /dev/nvidia* exist and that `nvidia-smi -L` lists the GPUs.",
     ),
-    101: CudaError(
+    101: Known(
         "cudaErrorInvalidDevice",
         "CUDA_ERROR_INVALID_DEVICE",
         "invalid device ordinal",
@@ -79,7 +95,27 @@ ERRORS = {
         "Unset CUDA_VISIBLE_DEVICES; `nvidia-smi -L` lists the GPUs. A GPU that is missing there is in `journalctl -k "
         "-b -g NVRM`.",
     ),
-    304: CudaError(
+    214: Known(
+        "cudaErrorECCUncorrectable",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "uncorrectable ECC error encountered",
+        "the memory of a GPU has an uncorrectable error",
+        "`nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER` shows of which (see gpu.ecc_errors). End the programs on "
+        "it and reset it (`nvidia-smi --gpu-reset -i N`), which retires the bad memory. If it comes back, contact the "
+        "vendor: no other software repairs a board.",
+        "hardware",
+    ),
+    220: Known(
+        "cudaErrorNvlinkUncorrectable",
+        "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        "uncorrectable NVLink error detected",
+        "an NVLink has had an uncorrectable error",
+        "`nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` show which link (see gpu.nvlink). End the programs on the "
+        "GPUs and reset them (`nvidia-smi --gpu-reset`). If it comes back, reseat bridges or modules, and contact the "
+        "vendor.",
+        "hardware",
+    ),
+    304: Known(
         "cudaErrorOperatingSystem",
         "CUDA_ERROR_OPERATING_SYSTEM",
         "OS call failed or operation not supported on this OS",
@@ -87,7 +123,7 @@ ERRORS = {
         "Check that /dev/nvidia-uvm exists (`nvidia-modprobe -u -c=0` creates it) and that `ulimit -a` and the cgroup "
         "limit no memory; `journalctl -k -b -g NVRM` shows what failed.",
     ),
-    802: CudaError(
+    802: Known(
         "cudaErrorSystemNotReady",
         "CUDA_ERROR_SYSTEM_NOT_READY",
         "system not yet initialized",
@@ -95,42 +131,42 @@ ERRORS = {
         "With NVSwitches, Fabric Manager sets up the GPUs: `systemctl status nvidia-fabricmanager`. In a confidential "
         "virtual machine, the attestation verifier does: `nvidia-smi conf-compute -q` shows whether they are ready.",
     ),
-    803: CudaError(
+    803: Known(
         "cudaErrorSystemDriverMismatch",
         "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         "unsupported display driver / cuda driver combination",
         "libcuda and the loaded kernel module are of different versions",
         _LIBCUDA,
     ),
-    804: CudaError(
+    804: Known(
         "cudaErrorCompatNotSupportedOnDevice",
         "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
         "forward compatibility was attempted on non supported HW",
         "libcuda is that of a `cuda-compat` package, which serves data-center GPUs alone",
         _LIBCUDA,
     ),
-    805: CudaError(
+    805: Known(
         "cudaErrorMpsConnectionFailed",
         "CUDA_ERROR_MPS_CONNECTION_FAILED",
         "MPS client failed to connect to the MPS control daemon or the MPS server",
         "the control daemon of MPS or its server does not answer",
         _MPS,
     ),
-    806: CudaError(
+    806: Known(
         "cudaErrorMpsRpcFailure",
         "CUDA_ERROR_MPS_RPC_FAILURE",
         "the remote procedural call between the MPS server and the MPS client failed",
         "the server of MPS does not answer",
         _MPS,
     ),
-    807: CudaError(
+    807: Known(
         "cudaErrorMpsServerNotReady",
         "CUDA_ERROR_MPS_SERVER_NOT_READY",
         "MPS server is not ready to accept new MPS client requests",
         "the server of MPS is recovering from a failure",
         _MPS,
     ),
-    999: CudaError(
+    999: Known(
         "cudaErrorUnknown",
         "CUDA_ERROR_UNKNOWN",
         "unknown error",
@@ -139,6 +175,89 @@ ERRORS = {
         "modprobe nvidia_uvm` sets up CUDA's module again, as after a suspend; otherwise reboot.",
     ),
 }
+# More than a number says: these are read first.
+NVLS, TOPOLOGY, FULL = "NCCL's NVLink SHARP", "NCCL's topology", "No space left on device"
+SAID: dict[int | str, Known] = {
+    # NCCL's transport/nvls.cc. CUDA's error 401 is that of multicast there (NVIDIA/nccl issues 1788, 1672, 976).
+    NVLS: Known(
+        "",
+        "",
+        r"(?:bind NVLink SHARP|transport/nvls\.cc:\d+ NCCL WARN|cuMulticast)(?!.*out of memory)|"
+        "operation cannot be performed in the present state",
+        "the multicast memory of the NVSwitches cannot be set up: Fabric Manager does not run, or was started again "
+        "without a reset of the GPUs",
+        # Fabric Manager's guide, "Restarting Fabric Manager".
+        "End the programs on all GPUs, `systemctl restart nvidia-fabricmanager`, then reset all GPUs at once "
+        "(`nvidia-smi --gpu-reset`) or reboot. Until then, `NCCL_NVLS_ENABLE=0` in the environment of programs does "
+        "without it.",
+        "host",
+    ),
+    # NCCL's graph/xml.cc and xml.h.
+    TOPOLOGY: Known(
+        "",
+        "",
+        r"\bXML (?:Parse|Mismatch|Topology|parser|(?:sub)?nodes)|Attribute \S+ of node \S+ not found|"
+        "node not found in XML|KV Convert to",
+        "NCCL cannot use the description of the host's topology",
+        "The file that NCCL_TOPO_FILE names in the environment, in /etc/nccl.conf or in ~/.nccl.conf is malformed, or "
+        "of another host: leave the variable out, or take its vendor's file for this host. Where none is named, NCCL "
+        "reads /sys: `NCCL_TOPO_DUMP_FILE=/tmp/topology.xml` shows what it found.",
+    ),
+    FULL: Known(
+        "",
+        "",
+        "No space left on device|failed to extend /dev/shm|out of shared memory",
+        "a file system is full",
+        "`df -h /dev/shm / /tmp` shows which. Processes of a training share memory in /dev/shm: remove what ended "
+        "programs have left there (`ls -l /dev/shm`), or enlarge it (`mount -o remount,size=N /dev/shm`; in a "
+        "container --shm-size).",
+        "host",
+    ),
+}
+# Less than the reason that is printed beside them: these are read last.
+LIBRARIES: dict[int | str, Known] = {
+    "ncclSystemError": Known(
+        "ncclSystemError",
+        "",
+        "unhandled system error",
+        "a call of the operating system failed",
+        _OF_ALL
+        + "Most often /dev/shm is full (`df -h /dev/shm`), a limit is too low (`ulimit -n`, `ulimit -l`), or no "
+        "network interface can be used (NCCL_SOCKET_IFNAME).",
+    ),
+    "ncclInternalError": Known(
+        "ncclInternalError",
+        "",
+        r"internal error - please report|\binternal error(?: \(3\)|, NCCL version)",
+        "a check within NCCL failed",
+        _OF_ALL + "A file that NCCL_TOPO_FILE names, in the environment or in /etc/nccl.conf, must be of this host.",
+    ),
+    "ncclRemoteError": Known(
+        "ncclRemoteError",
+        "",
+        "remote process exited or there was a network error",
+        "another process of the computation has ended, or cannot be reached",
+        "The first error of the others, in their logs, is the reason; without one, the network between the hosts is.",
+    ),
+    "CUBLAS_STATUS_NOT_INITIALIZED": Known(
+        "CUBLAS_STATUS_NOT_INITIALIZED",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+        "",
+        "cuBLAS could not start, mostly for lack of the GPU's memory",
+        _MEMORY
+        + "Where it is free, run the program with `CUDA_LAUNCH_BLOCKING=1`: an earlier error of it is the reason.",
+    ),
+    "CUDNN_STATUS_NOT_INITIALIZED": Known(
+        "CUDNN_STATUS_NOT_INITIALIZED",
+        "CUDNN_STATUS_ALLOC_FAILED",
+        "",
+        "cuDNN could not start, mostly for lack of the GPU's memory",
+        _MEMORY
+        + "Where it is free: all libraries of cuDNN in the process must be of one version, which is built for this "
+        "CUDA and this GPU (`ldconfig -p | grep libcudnn` lists the system's).",
+    ),
+}
+ERRORS = {**SAID, **CUDA, **LIBRARIES}
 _UNRECOGNIZED = "unrecognized error code"
 # As PyTorch prints it, and TensorFlow where it knows no name (cuda_driver.cc, ToString).
 _NUMBER = re.compile(r"\bError (\d+): |\bUNKNOWN ERROR \((\d+)\)")
@@ -150,25 +269,39 @@ _OF_PYTORCH = {
 }
 
 
-def text(error: Error) -> str:
+def text(number: int, name: str) -> str:
     """Return name and number of an error of cuda_check's document."""
-    known = ERRORS.get(error.number)
-    return "%s (%d)" % (known.runtime if known and error.name == _UNRECOGNIZED else error.name, error.number)
+    known = CUDA.get(number)
+    return "%s (%d)" % (known.runtime if known and name == _UNRECOGNIZED else name, number)
 
 
-def remedy(number: int) -> str | None:
+def meaning(key: int | str) -> str:
+    """Return what an error of the table means."""
+    return "%s: %s" % (key if isinstance(key, str) else "CUDA's error %d" % key, ERRORS[key].meaning)
+
+
+def remedy(key: int | str) -> str | None:
     """Return what an error means and what to type, None if the table lacks it."""
-    known = ERRORS.get(number)
-    return None if known is None else "CUDA's error %d: %s. %s" % (number, known.meaning, known.remedy)
+    return "%s. %s" % (meaning(key), ERRORS[key].remedy) if key in ERRORS else None
 
 
-def numbers(printed: str) -> frozenset[int]:
-    """Return the numbers of the table's errors that a program printed by number, name or sentence."""
-    found = {int(one or other) for one, other in _NUMBER.findall(printed)} & set(ERRORS)
-    found |= {number for sentence, number in _OF_PYTORCH.items() if sentence in printed}
+def cause(keys: Iterable[int | str]) -> str:
+    """Return what is the reason of all these errors, as they say themselves; empty if that is open."""
+    causes = {ERRORS[key].cause if key in ERRORS else "" for key in keys}
+    return causes.pop() if len(causes) == 1 else ""
+
+
+def read(printed: str) -> frozenset[int | str]:
+    """Return the errors that a program printed by number, name or sentence: those that say most."""
+    numbers = {int(one or other) for one, other in _NUMBER.findall(printed)}
+    numbers |= {number for sentence, number in _OF_PYTORCH.items() if sentence in printed}
     words = set(re.findall(r"\w+", printed))
-    for number, error in ERRORS.items():
-        in_words = {error.runtime, error.driver} & words
-        if in_words or (number != 999 and error.sentence in printed):
-            found.add(number)
-    return frozenset(found)
+    for table in (SAID, CUDA, LIBRARIES):
+        found: set[int | str] = {key for key in table if key in numbers}
+        for key, known in table.items():
+            in_words = {known.runtime, known.driver} & words
+            if in_words or (known.sentence and key != 999 and re.search(known.sentence, printed)):
+                found.add(key)
+        if found:
+            return frozenset(found)
+    return frozenset()

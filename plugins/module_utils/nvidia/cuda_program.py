@@ -93,14 +93,19 @@ def loaded(document: Document) -> dict[str, str]:
 
 def error_text(error: Error) -> str:
     """Return the call, the error's name and number, and its message if that differs from the name."""
-    named = cuda_errors.text(error) if of_cuda(error) else "%s (%d)" % (error.name, error.number)
-    text = "%s: %s" % (error.call, named)
+    name = cuda_errors.text(error.number, error.name) if of_cuda(error) else "%s (%d)" % (error.name, error.number)
+    text = "%s: %s" % (error.call, name)
     return text if error.message in ("", error.name) else text + ", " + error.message
 
 
 def of_cuda(error: Error) -> bool:
     """Return whether a call of CUDA failed; cuDNN and NCCL have numbers of their own."""
     return not error.call.startswith(("cudnn", "nccl"))
+
+
+def said(error: Error) -> frozenset[int | str]:
+    """Return the keys of what cuda_errors knows of an error, for a call of CUDA its number."""
+    return frozenset((error.number,)) if of_cuda(error) else cuda_errors.read(error_text(error))
 
 
 def unfinished_text(document: Document) -> str | None:

@@ -45,11 +45,14 @@ def disabled(root: str) -> ModulesDisabled | None:
     if (files.read_text(root, MODULES_DISABLED) or "0").strip() == "0":
         return None
     option = _OPTION.search(files.read_text(root, COMMAND_LINE) or "")
-    return ModulesDisabled((*_sysctl_files(root), *([option.group(1)] if option else [])))
+    return ModulesDisabled((*sysctl_files(root, _KEY), *([option.group(1)] if option else [])))
 
 
-def _sysctl_files(root: str) -> list[str]:
-    """Return the files that disable modules at each boot: all of them, unless a later one says otherwise."""
+def sysctl_files(root: str, wanted: str, off: tuple[str, ...] = ("0",)) -> list[str]:
+    """Return the files that turn a setting on at each boot: all of them, unless a later one says otherwise.
+
+    wanted: the key, with slashes; off: its values that do not
+    """
     settings: dict[str, str] = {}
     for directory in SYSCTL_DIRECTORIES:
         for name in files.names(root, directory):
@@ -62,11 +65,11 @@ def _sysctl_files(root: str) -> list[str]:
         if target is None or not os.path.isfile(files.under(root, target)):
             continue
         values = dict(_values(files.read_text(root, target) or ""))  # the last one of each key
-        exact += [(target, value) for key, value in values.items() if _normal(key) == _KEY]
-        globs += [("%s in %s" % (key, target), value) for key, value in values.items() if _is_glob(key)]
+        exact += [(target, value) for key, value in values.items() if _normal(key) == wanted]
+        globs += [("%s in %s" % (key, target), value) for key, value in values.items() if _is_glob(key, wanted)]
     said = exact or globs  # what is said of the key itself, were it to leave it out, goes before each glob
-    by = [source for source, value in said if value != "0"]
-    return list(dict.fromkeys(by)) if said and said[-1][1] != "0" else []
+    by = [source for source, value in said if value not in off]
+    return list(dict.fromkeys(by)) if said and said[-1][1] not in off else []
 
 
 def _values(text: str) -> Iterator[tuple[str, str]]:
@@ -83,10 +86,10 @@ def _normal(key: str) -> str:
     return key.translate(str.maketrans("./", "/.")) if first and first.group() == "." else key
 
 
-def _is_glob(key: str) -> bool:
+def _is_glob(key: str, wanted: str) -> bool:
     """Return whether a key only matches the setting, as glob(3) does: a wildcard is no slash."""
-    parts, wanted = _normal(key).split("/"), _KEY.split("/")
-    return parts != wanted and len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, wanted, parts))
+    parts, names = _normal(key).split("/"), wanted.split("/")
+    return parts != names and len(parts) == len(names) and all(map(fnmatch.fnmatchcase, names, parts))
 
 
 def signatures_enforced(root: str, running: str, others: Iterable[str] = ()) -> SignaturesEnforced | None:

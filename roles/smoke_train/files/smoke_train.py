@@ -20,14 +20,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-# Of user_settings and gpu_counters, which the role installs beside this file.
+# Of user_settings, gpu_counters and cuda_errors, which the role installs beside this file.
 sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/state"))
 sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/checks"))
+sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/nvidia"))
 import cifar10
+import cuda_errors
 import gpu_counters
 import gpu_monitor
 import train_process
@@ -316,9 +319,21 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
     if not outcome.terminated:
         counters.stop(report)
     with log.open(encoding="utf-8", errors="replace") as lines:
-        report.nccl = parse_nccl_log(lines)
+        logged = list(lines)
+    report.nccl = parse_nccl_log(logged)
     seconds = time.monotonic() - STARTED
-    report.checks += evaluate(outcome, report.training, options, on_pci, seconds, report.nccl, visible is not None)
+    checks = evaluate(outcome, report.training, options, on_pci, seconds, report.nccl, visible is not None)
+    printed = "\n".join([report.training.error or outcome.log_end, *(line for line in logged if "NCCL WARN" in line)])
+    report.checks += [explained(item, printed) for item in checks]
+
+
+def explained(item: Check, printed: str) -> Check:
+    """Return a failure to start or to end the training with what CUDA, NCCL or the framework says of its reason."""
+    errors = sorted(cuda_errors.read(printed), key=str)
+    if item.status != "fail" or item.id not in ("gpus-visible", "training") or not errors:
+        return item
+    remedy = " ".join(str(cuda_errors.remedy(error)) for error in errors)
+    return replace(item, remedy=remedy, cause=cuda_errors.cause(errors))
 
 
 def execute(report: Report, directory: Path, stream: TextIO) -> None:

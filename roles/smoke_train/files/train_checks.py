@@ -61,7 +61,7 @@ class Check:
     found: str
     expected: str
     remedy: str = ""
-    cause: str = ""  # of a failure that no version of the software explains: hardware
+    cause: str = ""  # of a failure that no version of the software explains: hardware, host
 
 
 @dataclass(frozen=True)

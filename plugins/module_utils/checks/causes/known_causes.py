@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of known causes: settings and programs of a host, and states of its GPUs, that explain what checks find.
 
-A cause counts only if it is found on the host *and* explains the whole finding: the same GPU, an error number that
-NVIDIA's table has for it, and nothing else wrong. What a check finds beside it stays a failure of the stack.
+A cause counts only if it is found on the host *and* explains the whole finding: the same GPU, an error that
+the table of cuda_errors has, and nothing else wrong. What a check finds beside it stays a failure of the stack.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import module_blacklists, triton_build
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     HARDWARE,
@@ -39,12 +40,14 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     gpu_processes,
     kernel_log,
     ld_so,
+    module_loading,
     nvidia_smi,
     nvidia_smi_log,
     proc_driver,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Log
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import user_settings
 
 CEILING = "gpu_ceiling_power_limit"
 COMPUTE_MODES = ("Default", "Exclusive_Process", "Exclusive_Thread", "Prohibited")
@@ -61,6 +64,9 @@ _IGNORED = re.compile(
     r"(?:core count|Cuda multiprocessor count): (\d+)\. The minimum required count is (\d+)\."
 )
 _PACKAGES = ["*cuda*", "*nvidia*"]
+_ADDRESSES = re.compile(r"^Max address space +(\d+)", re.M)
+_LIMITED = re.compile(r"^\s*[^#\s]\S*\s+(?:hard|soft|-)\s+as\s+\d", re.M)
+_TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where no file is named
 _VERSION = re.compile(r"^libcuda\.so\.(\d+\.\d+[\d.]*)$")
 # What `nvidia-smi conf-compute` prints with -q, or before branch 550 with -f and -grs.
 _CONFIDENTIAL = re.compile(r"^\s*(?:CC (?:State|status)\s*:\s*ON|Multi-GPU Mode\s*:\s*Protected PCIe)\s*$", re.M | re.I)
@@ -127,8 +133,8 @@ class Cause:
     outcome: that of the checks which it explains; blame: with FAIL, the cause of the failure
     found_in: how it is found; action: what to do
     checks: those that it explains, or that report it
-    errors: the numbers of CUDA's errors that it explains
-    find: finds it on a host; None where a check of its own does, or a module of its own
+    errors: those of cuda_errors that it explains
+    find: finds it on a host; None where a check or a module of its own does, or where the error itself says so
     """
 
     name: str
@@ -137,7 +143,7 @@ class Cause:
     action: str
     checks: tuple[str, ...]
     blame: str | None = None
-    errors: tuple[int, ...] = ()
+    errors: tuple[int | str, ...] = ()
     find: Callable[[Host], Found | None] | None = None
 
     def concerns(self, symptom: Symptom) -> bool:
@@ -150,6 +156,14 @@ class Cause:
             number in self.errors and (gpus if address is None else {address}) <= found.gpus
             for address, number in symptom.errors
         )
+
+
+class StartCause(Cause):
+    """What keeps CUDA from starting: no GPU is seen."""
+
+    def concerns(self, symptom: Symptom) -> bool:
+        """Return whether the cause could explain it, if the host has it."""
+        return symptom.seen == 0 and super().concerns(symptom)
 
 
 class MigCause(Cause):
@@ -273,9 +287,10 @@ def _find_confidential(host: Host) -> Found | None:
         "not ready" if ready else "not known to be ready"
     )
     remedy = (
-        "Attest the GPUs with NVIDIA's verifier, which sets them ready: `python3 -m verifier.cc_admin` of nvtrust, or "
-        "the attestation SDK; at each boot, and after each load of the driver. To set them ready without an "
-        "attestation gives up what confidential computing is for."
+        "Attest the GPUs with NVIDIA's verifier, `python3 -m verifier.cc_admin` of nvtrust, or the attestation SDK; at "
+        "each boot, and after each load of the driver. With `--user_mode` it leaves them not ready: `nvidia-smi "
+        "conf-compute -srs 1`, as root, sets them ready after that. Without an attestation, that gives up what "
+        "confidential computing is for."
     )
     return Found(text, remedy, _addresses(host.log.gpus))
 
@@ -318,6 +333,47 @@ def _find_libcuda(host: Host) -> Found | None:
     remedy = " ".join(commands) + " The driver's own libcuda runs every program that this driver supports."
     gpus = frozenset(gpu.pci_address for gpu in host.pci[0])
     return Found(text, remedy, gpus | _addresses(host.log.gpus))
+
+
+def _find_memory_limit(host: Host) -> Found | None:
+    """Find what limits the addresses of processes, of which CUDA reserves more than the GPUs have memory.
+
+    Strict overcommit counts them (vm/overcommit-accounting of the kernel), RLIMIT_AS refuses them (setrlimit(2)).
+    """
+    root = host.context.root
+    texts, remedies = [], []
+    if (files.read_text(root, "/proc/sys/vm/overcommit_memory") or "").strip() == "2":
+        where = module_loading.sysctl_files(root, "vm/overcommit_memory", off=("0", "1"))
+        texts.append("vm.overcommit_memory is 2" + (" (%s)" % ", ".join(where) if where else ""))
+        remedies.append("Take the setting out of its file, and `sysctl -w vm.overcommit_memory=0`.")
+    limit = _ADDRESSES.search(files.read_text(root, "/proc/self/limits") or "")
+    if limit:
+        paths = ["/etc/security/limits.conf"]
+        paths += ["/etc/security/limits.d/" + name for name in files.names(root, "/etc/security/limits.d")]
+        where = [path for path in paths if _LIMITED.search(files.read_text(root, path) or "")]
+        in_files = " (%s)" % ", ".join(where) if where else ""
+        texts.append(
+            "processes have at most %s bytes of addresses, as `ulimit -v` prints%s" % (limit.group(1), in_files)
+        )
+        remedies.append("Let the limit `as` be unlimited, and log in again.")
+    gpus = frozenset(gpu.pci_address for gpu in host.pci[0]) | _addresses(host.log.gpus)
+    return Found("; ".join(texts), " ".join(remedies), gpus) if texts else None
+
+
+def _find_topology(host: Host) -> Found | None:
+    """Find a description of the topology that NCCL takes from a file (its misc/param.cc and graph/topo.cc)."""
+    root, name = host.context.root, "NCCL_TOPO_FILE"
+    found = []
+    if name in os.environ:
+        found = ["%s=%s in %s" % (name, os.environ[name], user_settings.place(root, name) or "the environment")]
+    for path in ("/root/.nccl.conf", "/etc/nccl.conf"):
+        named = re.search(r"^\s*%s\s*=\s*(\S+)" % name, files.read_text(root, path) or "", re.M)
+        found += ["%s=%s in %s" % (name, named.group(1), path)] if named else []
+    if not found and files.read_text(root, _TOPOLOGY) is not None:
+        found = [_TOPOLOGY]
+    known = cuda_errors.ERRORS[cuda_errors.TOPOLOGY]
+    gpus = frozenset(gpu.pci_address for gpu in host.pci[0]) | _addresses(host.log.gpus)
+    return Found(found[0], known.remedy, gpus) if found else None
 
 
 def _find_hmm(host: Host) -> Found | None:
@@ -380,11 +436,55 @@ CAUSES: tuple[Cause, ...] = (
         "Confidential computing, not ready",
         FAIL,
         "`nvidia-smi conf-compute -q`, `cc_protected_memory_usage` in `nvidia-smi -q -x`",
-        "Attest the GPUs with NVIDIA's verifier",
+        "Attest the GPUs with NVIDIA's verifier, `nvidia-smi conf-compute -srs 1`",
         (*ON_DEVICES, *OF_FRAMEWORKS),
         blame=HOST,
         errors=(802,),
         find=_find_confidential,
+    ),
+    StartCause(
+        "The memory of processes is limited",
+        FAIL,
+        "`vm.overcommit_memory` 2, and a limit of the address space (`ulimit -v`)",
+        "`sysctl -w vm.overcommit_memory=0`; `as` unlimited in /etc/security/limits.conf",
+        (*ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HOST,
+        errors=(2,),
+        find=_find_memory_limit,
+    ),
+    Cause(
+        "A description of the topology that NCCL cannot use",
+        FAIL,
+        "`NCCL_TOPO_FILE` in the environment, /etc/nccl.conf or root's .nccl.conf, and NCCL's text about its XML",
+        "Leave out `NCCL_TOPO_FILE`, or take the file of this host",
+        ("cuda.nccl_all_reduce",),
+        blame=HOST,
+        errors=(cuda_errors.TOPOLOGY,),
+        find=_find_topology,
+    ),
+    Cause(
+        "NVLink SHARP's multicast cannot be set up",
+        FAIL,
+        "NCCL's text about NVLS, also in a training",
+        "End all jobs, `systemctl restart nvidia-fabricmanager`, reset all GPUs; until then `NCCL_NVLS_ENABLE=0`",
+        ("cuda.nccl_all_reduce",),
+        blame=HOST,
+    ),
+    Cause(
+        "A full file system, such as /dev/shm",
+        FAIL,
+        "`No space left on device` in what NCCL or a framework prints, also in a training",
+        "`df -h /dev/shm`, and remove what ended programs have left there",
+        ("cuda.nccl_all_reduce", *OF_FRAMEWORKS),
+        blame=HOST,
+    ),
+    Cause(
+        "An uncorrectable error of a GPU's memory or of an NVLink",
+        FAIL,
+        "CUDA's errors 214 and 220, also in what NCCL or a framework prints and in a training",
+        "`nvidia-smi --gpu-reset`; if it comes back, contact the vendor",
+        (*ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HARDWARE,
     ),
     MigCause(
         "MIG",
@@ -449,7 +549,7 @@ CAUSES: tuple[Cause, ...] = (
 
 
 def explain(checks: list[Check], context: Context) -> list[Check]:
-    """Return the checks with the outcomes of the causes that explain them, and with CUDA's errors translated.
+    """Return the checks with the outcomes of the causes that explain them, and with errors translated.
 
     A framework that sees no GPU and prints no error has the error with which CUDA refused the program of the checks.
     """
@@ -459,7 +559,7 @@ def explain(checks: list[Check], context: Context) -> list[Check]:
     return [_explained(check, host, of_all) for check in checks]
 
 
-def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int]]) -> Check:
+def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int | str]]) -> Check:
     if check.symptom is None or check.status not in (FAIL, UNKNOWN):
         return check
     symptom = check.symptom
@@ -472,27 +572,34 @@ def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int
         found = host.find(cause)
         if found is not None and cause.explains(symptom, found, gpus):
             return _with(check, cause, found)
-    remedies = [remedy(host, number) for number in sorted({number for _address, number in symptom.errors})]
-    if check.status == FAIL and check.cause == STACK and any(remedies):
-        return dataclasses.replace(check, remedy=" ".join([text for text in remedies if text] + [str(check.remedy)]))
+    keys = sorted({key for _address, key in symptom.errors}, key=str)
+    remedies = [text for text in (remedy(host, key) for key in keys) if text]
+    is_known = len(remedies) == len(keys) and not symptom.other and not symptom.seen
+    blame = cuda_errors.cause(keys)
+    if is_known and blame:
+        text, action = "; ".join(map(cuda_errors.meaning, keys)), [cuda_errors.ERRORS[key].remedy for key in keys]
+        return _with(check, Cause("", FAIL, "", "", (), blame), Found(text, " ".join(action), frozenset()))
+    if check.status == FAIL and check.cause == STACK and remedies:
+        return dataclasses.replace(check, remedy=" ".join(remedies + ([] if is_known else [str(check.remedy)])))
     return check
 
 
 def _with(check: Check, cause: Cause, found: Found) -> Check:
     """Return a check with the outcome of a cause. What was not measured is skipped: the failure is reported once."""
     if cause.outcome == FAIL and check.status == FAIL:
-        return dataclasses.replace(check, cause=cause.blame, setting=found.text, remedy=found.remedy)
+        setting = found.text if cause.blame == HOST else None
+        return dataclasses.replace(check, cause=cause.blame, setting=setting, remedy=found.remedy)
     blank: Mapping[str, Any] = {"expected": None, "remedy": None, "cause": None}
     setting = found.text if cause.outcome == SKIP else None
     reason = "%s. %s" % (found.text, found.remedy)
     return dataclasses.replace(check, status=SKIP, reason=reason, setting=setting, **blank)
 
 
-def remedy(host: Host, number: int) -> str | None:
-    """Return what an error of CUDA means and what to type on this host, None if NVIDIA's table lacks it."""
-    if number == 802 and host.pci[1]:
+def remedy(host: Host, key: int | str) -> str | None:
+    """Return what an error means and what to type on this host, None if the table lacks it."""
+    if key == 802 and host.pci[1]:
         return (
             "CUDA's error 802: the system is not ready, since Fabric Manager has not set up its NVSwitches: `systemctl "
             "status nvidia-fabricmanager`; its version must be the driver's."
         )
-    return cuda_errors.remedy(number)
+    return cuda_errors.remedy(key)

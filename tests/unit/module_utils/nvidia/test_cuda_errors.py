@@ -1,14 +1,13 @@
-"""CUDA's error numbers, by number, name and sentence as programs print them."""
+"""Errors of CUDA and its libraries, by number, name and sentence as programs print them."""
 
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Error
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 
 @pytest.mark.parametrize(
-    ("printed", "number"),
+    ("printed", "error"),
     [
         # pytorch/pytorch, torch/cuda/__init__.py; NVIDIA/nvidia-docker issue 1256
         (
@@ -37,21 +36,51 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_e
         ),
         ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", 35),
         ("failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (100)", 100),
+        # NVIDIA/nccl issues 1488 and 976; what a number says beside it is less
+        ("node23:12098 [2] transport/nvls.cc:244 NCCL WARN Cuda failure 1 'invalid argument'", cuda_errors.NVLS),
+        # meta-pytorch/torchcomms pull request 3130
+        ("cuMulticastBindMem() -> CUDA error 802 'system not yet initialized'", cuda_errors.NVLS),
+        ("NVLS multicast support is available on dev 0\nCUDA out of memory. Tried to allocate 2.00 GiB", 2),
+        ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 2 'out of memory'.", 2),
+        ("2 root error(s) found. (0) RESOURCE_EXHAUSTED: OOM when allocating tensor with shape[64,1024]", 2),
+        (
+            "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'uncorrectable ECC error "
+            "encountered'",
+            214,
+        ),
+        (
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\nLast "
+            "error:\nError while creating shared memory segment /dev/shm/nccl-WbhNQ8 (size 9637888), error: No space "
+            "left on device (28)",
+            cuda_errors.FULL,
+        ),
+        ("NCCL WARN XML Parse error : expecting '<', got 'd'\nncclInternalError", cuda_errors.TOPOLOGY),
+        ("NCCL error in: ProcessGroupNCCL.cpp:1269, internal error, NCCL version 2.10.3", "ncclInternalError"),
+        ("ncclCommInitAll: internal error (3)", "ncclInternalError"),
+        ("unhandled system error (run with NCCL_DEBUG=INFO for details)", "ncclSystemError"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "CUBLAS_STATUS_NOT_INITIALIZED"),
     ],
 )
-def test_error_that_a_program_prints(printed: str, number: int) -> None:
-    assert cuda_errors.numbers(printed) == {number}
+def test_error_that_a_program_prints(printed: str, error: int | str) -> None:
+    assert cuda_errors.read(printed) == {error}
 
 
 @pytest.mark.parametrize(
-    "printed", ["", "RuntimeError: unknown error 804 of the scheduler", "Illegal instruction", "exit status 46"]
+    "printed",
+    [
+        "",
+        "RuntimeError: unknown error 804 of the scheduler",
+        "an internal error of the scheduler",
+        "Illegal instruction",
+        "exit status 46",
+    ],
 )
-def test_other_text_is_no_error_of_cuda(printed: str) -> None:
-    assert cuda_errors.numbers(printed) == frozenset()
+def test_other_text_is_no_error(printed: str) -> None:
+    assert cuda_errors.read(printed) == frozenset()
 
 
 def test_each_number_has_a_meaning_and_a_remedy(snapshot) -> None:
-    assert {number: cuda_errors.remedy(number) for number in cuda_errors.ERRORS} == snapshot
+    assert {key: cuda_errors.remedy(key) for key in cuda_errors.ERRORS} == snapshot
     assert {34, 35, 46, 100, 101, 802, 803, 804, 999} <= set(cuda_errors.ERRORS)
     assert cuda_errors.remedy(1) is None
 
@@ -65,4 +94,4 @@ def test_each_number_has_a_meaning_and_a_remedy(snapshot) -> None:
     ],
 )
 def test_number_that_an_older_runtime_has_no_name_for(name: str, number: int, text: str) -> None:
-    assert cuda_errors.text(Error("cudaMalloc", number, name, "")) == text
+    assert cuda_errors.text(number, name) == text

@@ -13,7 +13,11 @@ import scaling_benchmark
 import train_checks
 
 PROJECT = Path(__file__).resolve().parents[4]
-OURS = ("module_utils/state/user_settings.py", "module_utils/checks/gpu_counters.py")
+OURS = (
+    "module_utils/state/user_settings.py",
+    "module_utils/checks/gpu_counters.py",
+    "module_utils/nvidia/cuda_errors.py",
+)
 BESIDE = (*(PROJECT / "plugins" / path for path in OURS), PROJECT / "catalog/user_settings.csv")
 FILES = [Path(module.__file__).parent for module in (scaling_benchmark, train_checks)]
 # A second for each batch, whatever its size: each replica computes its part at the same time.

@@ -33,6 +33,7 @@ PROJECT = FILES.parents[2]
 INSTALLED_BESIDE = (
     PROJECT / "plugins/module_utils/state/user_settings.py",
     PROJECT / "plugins/module_utils/checks/gpu_counters.py",
+    PROJECT / "plugins/module_utils/nvidia/cuda_errors.py",
     PROJECT / "catalog/user_settings.csv",
 )
 

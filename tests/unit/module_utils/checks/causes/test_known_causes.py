@@ -49,6 +49,43 @@ def test_confidential_computing_of_an_older_driver(tmp_path: Path, answers: dict
     assert (found.status, found.cause) == (outcomes.FAIL, cause)
 
 
+LIMITS = "Limit                     Soft Limit           Hard Limit           Units\nMax address space         "
+
+
+@pytest.mark.parametrize(
+    ("error", "seen", "files", "setting"),
+    [
+        ((None, 2), 0, {"proc/self/limits": LIMITS + "8589934592           8589934592           bytes\n",
+                        "etc/security/limits.d/as.conf": "*  hard  as  8388608\n"}, "limits.d/as.conf"),
+        ((None, 2), 0, {"proc/self/limits": LIMITS + "unlimited            unlimited            bytes\n"}, None),
+        ((None, 2), 0, {"proc/sys/vm/overcommit_memory": "2\n"}, "vm.overcommit_memory is 2"),
+        ((None, 2), 0, {"proc/sys/vm/overcommit_memory": "1\n"}, None),
+        ((None, 100), 0, {"proc/sys/vm/overcommit_memory": "2\n"}, None),
+        (("0000:1a:00.0", 2), None, {"proc/sys/vm/overcommit_memory": "2\n"}, None),
+        ((None, "NCCL's topology"), None, {"run/nvidia-topologyd/virtualTopology.xml": ""}, "virtualTopology.xml"),
+        ((None, "NCCL's topology"), None, {"etc/nccl.conf": "#NCCL_TOPO_FILE=/a.xml\nNCCL_DEBUG=INFO\n"}, None),
+        ((None, "ncclInternalError"), None, {"etc/nccl.conf": "NCCL_TOPO_FILE=/a.xml\n"}, None),
+        ((None, "No space left on device"), None, {}, "a file system is full"),
+    ],
+)  # fmt: skip
+def test_setting_of_the_host_that_an_error_shows(
+    tmp_path: Path, error: tuple[str | None, int | str], seen: int | None, files: dict[str, str], setting: str | None
+) -> None:
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        return command.Answer(0, published.document("h100").encode(), b"")
+
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "var").mkdir(exist_ok=True)
+    (tmp_path / "var/run").symlink_to("../run")
+    failed = model.Check("cuda.nccl_all_reduce", outcomes.FAIL, "-", "-", "-", cause=model.STACK)
+    check = model.dataclasses.replace(failed, symptom=model.Symptom(frozenset({error}), seen))
+    (found,) = known_causes.explain([check], host(tmp_path, run=run))
+    assert (found.cause, setting or "") == (model.HOST if setting else model.STACK, setting or "")
+    assert (setting or "") in (found.setting or "")
+
+
 @pytest.mark.parametrize(
     ("printed", "expected"),
     [
