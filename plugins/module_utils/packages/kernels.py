@@ -22,6 +22,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed i
 
 # Make's own file quotes the value up to Linux 6.5 and from 6.12 on, and does not in between.
 _COMPILER = re.compile(r'^CONFIG_CC_VERSION_TEXT="?(.*?)"?$', re.MULTILINE)
+_CONFIGURATIONS = (
+    *("/boot/config-%s", "/lib/modules/%s/config"),
+    *("/lib/modules/%s/build/include/config/auto.conf", "/lib/modules/%s/build/.config"),
+)
+_SETTING = re.compile(r"^CONFIG_(PREEMPT_RT|CC_IS_CLANG)(?:_FULL)?=y$", re.MULTILINE)  # _FULL before 5.4
+_SAID = {"PREEMPT_RT": "PREEMPT_RT", "clang version": "CC_IS_CLANG"}
 _RUNNING_COMPILER = re.compile(r"^Linux version \S+ \([^)]*\) \(((?:[^()]|\([^()]*\))*?)(?:, GNU ld .*)?\) #")
 _NAMED = re.compile(r"\bgcc-(\d+)\b")
 _VERSION = re.compile(r"\bgcc\b.*?(?:\)|version) (\d+)\.\d+")  # 26.04's has no number in its name
@@ -36,6 +42,7 @@ def release(
 ) -> KernelRelease:
     """Return what is known of a kernel by its release, such as 6.8.0-90-generic. modules: that the host needs of it."""
     compiler = _compiler(root, name, running)
+    version = _text(root, "/proc/version") if running else ""
     return KernelRelease(
         package=_owner(root, name),
         metas=tuple(_metas(name, packages)),
@@ -43,6 +50,7 @@ def release(
         gcc=gcc_major(compiler or ""),
         compression=_compression(root, name),
         lacks=_lacks(root, name, modules) if modules else None,
+        settings=_settings(root, name, "%s %s" % (compiler, version)),
     )
 
 
@@ -59,12 +67,22 @@ def gcc_major(compiler: str) -> int | None:
 
 
 def _compiler(root: str, name: str, running: bool) -> str | None:
-    for path in ("/boot/config-%s", "/lib/modules/%s/build/include/config/auto.conf", "/lib/modules/%s/build/.config"):
+    for path in _CONFIGURATIONS:
         match = _COMPILER.search(_text(root, path % name))
         if match and match.group(1):
             return match.group(1)
     match = _RUNNING_COMPILER.match(_text(root, "/proc/version")) if running else None
     return match.group(1) if match else None
+
+
+def _settings(root: str, name: str, said: str) -> tuple[str, ...] | None:
+    """Return which settings of a kernel matter to NVIDIA's modules; None where neither tells.
+
+    By the first of its configurations that is there, and what it says of itself: its compiler and /proc/version.
+    """
+    text = next(filter(None, (_text(root, path % name) for path in _CONFIGURATIONS)), None)
+    found = {setting for word, setting in _SAID.items() if word in said} | set(_SETTING.findall(text or ""))
+    return tuple(sorted(found)) if found or text is not None else None
 
 
 def _text(root: str, path: str) -> str:

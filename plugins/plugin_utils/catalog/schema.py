@@ -758,6 +758,17 @@ class BadDriver:
 
 
 @dataclasses.dataclass(frozen=True)
+class BadKernel:
+    """Kernels that no module builds for: by a setting of their configuration, else by an expression of their names."""
+
+    code: str
+    setting: str
+    named: str | None
+    symptom: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class BadCudnn:
     """A wheel's cuDNN that opens a library which only the system's has, from `system_first` on."""
 
@@ -809,6 +820,7 @@ class KnownBadFile:
 
     schema: int
     drivers: tuple[BadDriver, ...]
+    kernels: tuple[BadKernel, ...]
     cudnn: tuple[BadCudnn, ...]
     tensorflow: tuple[BadTensorflow, ...]
     kernel_drivers: tuple[KernelDriver, ...]

@@ -24,7 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption, fabric, fallback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers, kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions, user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
@@ -120,7 +120,7 @@ def _with_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -
     # The remedy for a foreign driver, a hold, another processor or kernel is no change of the request or distribution.
     if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
         return plan
-    final = (*foreign_drivers.PROBLEMS, holds.CODE, ARM_ONLY, frameworks.CPU_LACKS, fabric.NO_MODULE)
+    final = (*foreign_drivers.PROBLEMS, *kernels.PROBLEMS, holds.CODE, ARM_ONLY, frameworks.CPU_LACKS, fabric.NO_MODULE)
     if any(problem.code in final for problem in plan.problems):
         return plan
     attempts = fallback.attempts(plan.request, functools.cache(attempt))  # remedies try the same again

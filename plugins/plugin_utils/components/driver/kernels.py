@@ -10,11 +10,17 @@ import dataclasses
 import re
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import BadKernel
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 
+PROBLEMS = {
+    "realtime-kernel": "modules are to be built for a kernel with PREEMPT_RT, which NVIDIA's driver does not support",
+    "clang-kernel": "modules are to be built for a kernel that clang has built, for which NVIDIA's do not build",
+}
 WARNINGS = {
     "compiler-unknown": "the compiler of a kernel is not known: DKMS takes the default one, which may not fit",
     "headers-unknown": "a described kernel is not named as those of the archive, which then has no headers of it",
@@ -28,6 +34,7 @@ def with_build_packages(context: ResolveContext, driver: DriverComponent, findin
     if driver.module_source != "dkms":
         return driver
     headers = _headers(context)
+    _refuse_kernels(context, findings)
     _warn_of_other_kernels(context, findings)
     return dataclasses.replace(
         driver,
@@ -35,6 +42,34 @@ def with_build_packages(context: ResolveContext, driver: DriverComponent, findin
         kernel_compilers=_compilers(context, headers, findings),
         kernel_tools=_tools(context),
     )
+
+
+def _refuse_kernels(context: ResolveContext, findings: Findings) -> None:
+    """Add a problem for kernels that NVIDIA's modules do not build for.
+
+    Not where the running one is of that kind and has them loaded: whoever built these can build the next ones.
+    """
+    for bad in context.catalog.known_bad.kernels:
+        found = [name for name in releases(context) if not _is_borrowed(context, name) and _is(bad, context, name)]
+        if not found or (context.host.loaded_driver and context.host.kernel in found):
+            continue
+        row = facts.kernel_headers(context.distro, _standard(context, context.distro.kernel.default))
+        image = (row.package if row else HEADERS + "generic").replace(HEADERS, IMAGE)
+        names = ", ".join(found)
+        findings.problem(
+            bad.code,
+            f"NVIDIA's modules do not build for kernel {names} (CONFIG_{bad.setting}=y): {bad.symptom} ({bad.source})",
+            f"start a standard kernel instead: type: sudo {words.install([image])}, make that GRUB's default "
+            f"(GRUB_DEFAULT in /etc/default/grub, sudo update-grub) or remove {names}, and type: sudo reboot",
+        )
+
+
+def _is(bad: BadKernel, context: ResolveContext, release: str) -> bool:
+    """Return whether a kernel is of a kind, by its configuration, else by its name."""
+    settings = _release(context, release).settings
+    if settings is not None:
+        return bad.setting in settings
+    return bool(bad.named and re.search(bad.named, release))
 
 
 def _warn_of_other_kernels(context: ResolveContext, findings: Findings) -> None:
@@ -66,9 +101,13 @@ def is_series(release: str) -> bool:
 def releases(context: ResolveContext) -> tuple[str, ...]:
     """Return the kernels that modules are built for: the running and the next-boot one, or the distribution's own."""
     return tuple(
-        facts.kernel_of_series(context.distro, release, context.host.architecture) if is_series(release) else release
+        _standard(context, release) if is_series(release) else release
         for release in context.host.kernel_releases or (context.distro.kernel.default,)
     )
+
+
+def _standard(context: ResolveContext, series: str) -> str:
+    return facts.kernel_of_series(context.distro, series, context.host.architecture)
 
 
 def _headers(context: ResolveContext) -> tuple[str, ...]:
@@ -129,14 +168,14 @@ def _compilers(context: ResolveContext, headers: tuple[str, ...], findings: Find
     majors = []
     for release in (release for release in releases(context) if not _is_borrowed(context, release)):
         major = _gcc(context, release)
-        if major is None:
+        if major is None and "CC_IS_CLANG" not in (_release(context, release).settings or ()):
             found = _release(context, release).compiler
             findings.warn(
                 "compiler-unknown",
                 f"the compiler of kernel {release} is {f'{found}, not gcc' if found else 'not known'}: its modules are "
                 f"built with the default one, gcc {context.host.gcc or context.distro.gcc.default}, which may not fit",
             )
-        else:
+        elif major is not None:
             majors.append(major)
     brought = [release for name in headers if name in offers for release in offers[name].headers]
     majors += [major for major in (_gcc(context, release) for release in brought) if major is not None]

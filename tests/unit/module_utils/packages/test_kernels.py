@@ -67,6 +67,28 @@ def test_the_configuration_of_a_kernel_names_its_compiler(tmp_path: Path, path: 
     assert kernels.release(str(tmp_path), "6.8.0-1063-aws", False, {}).gcc == gcc
 
 
+CLANG = 'CONFIG_CC_VERSION_TEXT="Debian clang version 19.1.7"\n'
+REALTIME = "Linux version r (b@h) (gcc (Debian 12.2.0-14) 12.2.0, GNU ld 2.40) #1 SMP PREEMPT_RT Debian 6.1.76-1\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"/boot/config-r": "CONFIG_PREEMPT=y\n# CONFIG_PREEMPT_RT is not set\nCONFIG_ARCH_SUPPORTS_RT=y\n"}, ()),
+        ({"/boot/config-r": "CONFIG_PREEMPT_RT_FULL=y\n"}, ("PREEMPT_RT",)),
+        ({"/lib/modules/r/config": f"{CLANG}CONFIG_CC_IS_CLANG=y\n"}, ("CC_IS_CLANG",)),
+        ({"/boot/config-r": CLANG}, ("CC_IS_CLANG",)),
+        ({"/proc/version": REALTIME}, ("PREEMPT_RT",)),
+    ],
+    ids=["unknown", "another", "before Linux 5.4", "elsewhere", "by the compiler's name", "by what runs"],
+)
+def test_settings_for_which_no_module_is_built(tmp_path: Path, files: dict[str, str], expected: Any) -> None:
+    for path, text in files.items():
+        put(tmp_path, path, text)
+    assert kernels.release(str(tmp_path), "r", True, {}).settings == expected
+
+
 @pytest.mark.parametrize(("suffix", "expected"), [("", None), (".zst", "zst"), (".xz", "xz")])
 def test_compressed_modules_are_in_the_list_of_depmod(tmp_path: Path, suffix: str, expected: Any) -> None:
     put(tmp_path, "/lib/modules/r/modules.dep", f"kernel/fs/ext4/ext4.ko{suffix}: kernel/lib/crc16.ko{suffix}\n")

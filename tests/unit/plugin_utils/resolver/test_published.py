@@ -8,6 +8,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common im
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
     driver_sets,
     foreign_drivers,
+    kernels,
     prebuilt,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
@@ -92,6 +93,7 @@ def test_every_code_is_produced():
         *adoption.PROBLEMS,
         *saved_versions.PROBLEMS,
         *fabric.PROBLEMS,
+        *kernels.PROBLEMS,
         *prebuilt.PROBLEMS,
         *holds.PROBLEMS,
         gpus.ARM_ONLY,

@@ -212,6 +212,45 @@ def probed(kernel: dict[str, Any], distribution: str = "ubuntu-22.04") -> tuple[
     return made["components"]["driver"], [w["code"] for w in made["warnings"] if w["code"] == "compiler-unknown"]
 
 
+RT = {"compiler": JAMMY, "gcc": 12, "settings": ["PREEMPT_RT"]}
+CLANG = {"compiler": "Debian clang version 19.1.7", "settings": ["CC_IS_CLANG"]}
+BAD_KERNELS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+    "realtime, by its configuration": ({"6.6.30-studio": RT}, {}, ["realtime-kernel"]),
+    "realtime, by its name": ({"6.6.30-rt30": {}}, {}, ["realtime-kernel"]),
+    "another, in spite of its name": ({"6.6.30-rt30": {"settings": []}}, {}, []),
+    "clang": ({"6.15.5-x64v3-xanmod1": CLANG}, {}, ["clang-kernel"]),
+    "the next-boot one": ({"6.6.30": {"settings": []}, "6.6.31-rt30": RT}, {}, ["realtime-kernel"]),
+    "the running and the next-boot one": ({"6.6.30-rt30": RT, "6.6.31-rt30": RT}, {}, ["realtime-kernel"]),
+    "one for which somebody has built them": ({"6.6.30-rt30": RT}, {"loaded": {"version": "595.71.05"}}, []),
+    "of a container's machine": ({"6.6.30-rt30": RT}, {"installed": False}, []),
+}
+
+
+@pytest.mark.parametrize(("releases", "host", "expected"), BAD_KERNELS.values(), ids=BAD_KERNELS)
+def test_a_kernel_that_the_modules_do_not_build_for_is_refused(
+    releases: dict[str, Any], host: dict[str, Any], expected: list[str], snapshot: Any
+) -> None:
+    names = list(releases)
+    kernel = {"running": names[0], "next_boot": names[-1], "releases": releases}
+    made = resolve(
+        load_catalog(),
+        asking(driver_source="nvidia"),
+        host_from_probe(
+            Probe.from_json(
+                {
+                    "distribution": {"id": "ubuntu-22.04"},
+                    "architecture": "x86_64",
+                    "gpus": [{"pci_id": "10de:20b0", "class": "0302"}],
+                    "kernel": {**kernel, "installed": names if host.get("installed", True) else []},
+                    "driver": {"loaded": host.get("loaded")},
+                }
+            )
+        ),
+    )
+    assert [problem.code for problem in made.problems] == expected
+    assert not expected or [(problem.message, problem.remedy) for problem in made.problems] == snapshot
+
+
 def azure(**parts: Any) -> dict[str, Any]:
     """Return an image with Azure's long-term kernel, one behind the archive, on which nothing was built yet."""
     release = {"metas": ["linux-image-azure-lts-22.04"], "compiler": JAMMY, "gcc": 12, "compression": None}
