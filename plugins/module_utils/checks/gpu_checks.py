@@ -50,8 +50,19 @@ _GSP_REMEDY = (
 )
 _XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 _UNKNOWN_SLOT = (
-    "Many boards give two cards eight lanes each: if the slot has no more, by the board's manual, nothing is wrong."
+    "Many boards give two cards eight lanes each: look up the slot's lanes in the board's manual. Only if it has "
+    "more, reseat the card and its riser, and check the bifurcation setting in the firmware."
 )
+_SET_LOW = (
+    "`nvidia-smi -i %d -rgc` (memory: `-rmc`) ends locked clocks, `nvidia-smi -i %d -rac` those of applications. If "
+    "that is meant, nothing is wrong; a unit or script sets them at each boot."
+)
+_LINK_REMEDY = (
+    "PCIe errors are of the card's link, whatever the driver: reseat the card, its riser or cable and its power, or "
+    "try another slot; `journalctl -k -b -g 'AER|PCIe Bus Error'` shows them."
+)
+_FLOOD = 100  # a link that is well has a few corrected errors in weeks; those of reports have several in a second
+_LOADED = 50  # % of utilization
 _VENDOR = "If it persists after a GPU reset (`nvidia-smi --gpu-reset`) and a reboot, contact the vendor."
 # From performance state P5 on, and without load, a GPU lowers the generation of its PCIe link to save power.
 _IDLE_STATE = 5
@@ -165,6 +176,16 @@ def _persistence(gpu: Gpu) -> Reading:
     if mode is None:
         return Reading(SKIP, "persistence mode not reported")
     return Reading(PASS if mode == "Enabled" else WARN, "persistence mode %s" % mode)
+
+
+def _ecc(gpu: Gpu) -> Reading:
+    reading = _ecc_errors(gpu)
+    current, pending = (gpu.choice("ecc_mode/%s_ecc" % name, "Enabled", "Disabled") for name in ("current", "pending"))
+    if reading.outcome in (FAIL, UNKNOWN) or current is None or pending in (None, current):
+        return reading
+    remedy = "A reset of the GPU or a reboot applies that; `nvidia-smi -i %d -e %d` keeps ECC as it is."
+    text = "ECC %s, %s after a reset" % (current, pending)
+    return Reading(WARN, text, remedy % (gpu.index, current == "Enabled"))
 
 
 def _ecc_errors(gpu: Gpu) -> Reading:
@@ -318,10 +339,34 @@ def _slowdown(gpu: Gpu) -> Reading:
         return Reading(FAIL, "slowed down by " + ", ".join(slowdowns))
     if unreadable:
         return Reading(UNKNOWN, ", ".join(unreadable))
+    set_low = _set_low(gpu)
+    if set_low:
+        return Reading(WARN, ", ".join(set_low), _SET_LOW % (gpu.index, gpu.index))
     if "hw_slowdown" not in reasons:
         return Reading(SKIP, "slowdowns not reported")
     thermal = reasons.get("sw_thermal_slowdown") == "Active"
     return Reading(PASS, "no hardware slowdown" + (", but the driver lowers the clocks: too hot" if thermal else ""))
+
+
+def _set_low(gpu: Gpu) -> list[str]:
+    """Return the clocks that somebody has set low: those of applications, or under load without a reason of the driver.
+
+    No element tells of clocks that are locked (`nvidia-smi -lgc`): at the lowest steps they have a tenth of the most.
+    """
+    found = []
+    active = {name for name, value in _clock_reasons(gpu, ("",))[0].items() if value == "Active"}
+    is_loaded = (gpu.number("utilization/gpu_util", "%") or 0) >= _LOADED and active <= {"applications_clocks_setting"}
+    part = 2 if active else 6
+    for name in ("graphics_clock", "mem_clock"):
+        current, most, chosen, default = (
+            gpu.number("%s/%s" % (group, name), "MHz")
+            for group in ("clocks", "max_clocks", "applications_clocks", "default_applications_clocks")
+        )
+        if chosen and default and chosen < default:
+            found.append("applications' %s %g MHz of %g (default)" % (name, chosen, default))
+        elif is_loaded and current and most and current < min(most / part, default or most):
+            found.append("%s %g MHz of %g under load" % (name, current, most))
+    return found
 
 
 def _fabric(gpu: Gpu) -> Reading:
@@ -420,14 +465,16 @@ PER_GPU = (
     GpuCheck(
         CheckSpec(
             "gpu.ecc_errors",
-            measures="volatile counters of uncorrectable memory errors, with MIG those of each instance",
-            expected="no uncorrectable memory error since the driver was loaded",
+            measures="volatile counters of uncorrectable memory errors, with MIG those of each instance; the pending "
+            "ECC mode",
+            expected="no uncorrectable memory error since the driver was loaded; ECC that a reset switches on or off "
+            "is a warning",
             skipped="a GPU has no ECC or ECC is disabled: its memory errors are not counted",
             remedy="Results computed since then may be wrong. Drain the host and reset the GPU (`nvidia-smi "
             "--gpu-reset -i N`), which retires the bad memory. " + _VENDOR,
             cause=HARDWARE,
         ),
-        _ecc_errors,
+        _ecc,
     ),
     GpuCheck(
         CheckSpec(
@@ -483,8 +530,9 @@ PER_GPU = (
     GpuCheck(
         CheckSpec(
             "gpu.slowdown",
-            measures="clocks that the hardware lowers because of heat or power",
-            expected="no hardware slowdown",
+            measures="clocks that the hardware lowers because of heat or power, or that were set low",
+            expected="no hardware slowdown; clocks of applications below the default, or under load far below "
+            "the most for no other reason that nvidia-smi prints, are a warning",
             skipped="a GPU does not report the reasons for its clocks",
             remedy="Check fans, air flow and power supply: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`.",
             cause=HARDWARE,
@@ -691,7 +739,8 @@ def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Re
         return spec.unknown(problem or _by_text(by_outcome[UNKNOWN]), found)
     if WARN in by_outcome:
         remedies = dict.fromkeys(reading.remedy for _gpu, reading in by_outcome[WARN] if reading.remedy)
-        return spec.warn(_by_text(by_outcome[WARN]) + note, " ".join([*remedies, spec.remedy]))
+        texts = [*remedies] if remedies and spec.cause == HARDWARE else [*remedies, spec.remedy]  # that is for damage
+        return spec.warn(_by_text(by_outcome[WARN]) + note, " ".join(texts))
     if WAIVED in by_outcome:
         return spec.waived(str(found), waivers)
     if SKIP in by_outcome or PASS not in by_outcome:

@@ -499,6 +499,11 @@ def sram_errors(host: Host) -> None:
     ecc_errors(host, 0, "sram_uncorrectable_parity", 1)
 
 
+@fault("ECC is switched off by the next reset", "gpu.ecc_errors", outcome=outcomes.WARN)
+def ecc_off_after_a_reset(host: Host) -> None:
+    smi_set(host, 1, ecc_mode__pending_ecc="Disabled")
+
+
 @fault("A row remapping is pending", "gpu.memory_repair")
 def remapping_pending(host: Host) -> None:
     smi_set(host, 1, remapped_rows__remapped_row_pending="Yes")
@@ -539,6 +544,11 @@ def too_hot(host: Host) -> None:
 @fault("The hardware slows a GPU down: power brake", "gpu.slowdown")
 def power_brake(host: Host) -> None:
     smi_gpu(host, 0, throttle=["idle", "power_brake"])
+
+
+@fault("The clocks of a GPU are locked low", "gpu.slowdown", outcome=outcomes.WARN)
+def clocks_locked(host: Host) -> None:
+    smi_gpu(host, 1, throttle=["app_clocks"], clocks=210, util=98, pstate=0)
 
 
 @fault("A change of the MIG mode waits for a reset", "gpu.mig")

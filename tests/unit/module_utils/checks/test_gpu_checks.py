@@ -122,6 +122,7 @@ LOST = {
     "gpu.memory_repair": "unknown",
     "gpu.pcie_generation": "unknown",
     "gpu.fabric": "unknown",
+    "gpu.slowdown": "unknown",
     **IN_THREE_DOCUMENTS,
 }
 
@@ -371,6 +372,17 @@ def generation(current: str, maximum: str = "5", state: str = "P0", load: str = 
     return {**values, "utilization/gpu_util": load, **more}
 
 
+DEFAULT_CLOCK, APPLICATIONS_CLOCK = (f"{each}applications_clocks/graphics_clock" for each in ("default_", ""))
+
+
+def clock(now: str, reason: str = "", load: str = "98 %", **more: str) -> dict[str, str]:
+    """Return the elements of a clock whose most is 1980 MHz, with one reason for it."""
+    reasons = {"idle": "gpu_idle", "app": "applications_clocks_setting", "power": "sw_power_cap"}
+    states = {CLOCKS + name: "Active" if short == reason else "Not Active" for short, name in reasons.items()}
+    clocks = {"clocks/graphics_clock": f"{now} MHz", "max_clocks/graphics_clock": "1980 MHz"}
+    return {**clocks, **states, CLOCKS + "hw_slowdown": "Not Active", "utilization/gpu_util": load, **more}
+
+
 def ecc(values: dict[str, str]) -> dict[str, str]:
     return {"ecc_mode/current_ecc": "Enabled", **values}
 
@@ -416,6 +428,14 @@ READINGS: dict[str, list[tuple[dict[str, str], str, str]]] = {
         ({**ecc({"ecc_errors/volatile/dram_uncorrectable": "2"}), "ecc_mode/current_ecc": "Disabled"},
          "skip", "ECC Disabled"),
         (ecc({"ecc_errors/volatile/dram_uncorrectable": "0"}), "pass", NO_ERROR),
+        (
+            {"ecc_mode/current_ecc": "Disabled", "ecc_mode/pending_ecc": "Enabled"},
+            "warn", "ECC Disabled, Enabled after a reset",
+        ),
+        (
+            ecc({"ecc_errors/volatile/dram_uncorrectable": "1", "ecc_mode/pending_ecc": "Disabled"}),
+            "fail", "uncorrectable errors: dram_uncorrectable 1",
+        ),
         (ecc({"ecc_errors/volatile/dram_uncorrectable": "1"}), "fail", "uncorrectable errors: dram_uncorrectable 1"),
         (
             ecc({"ecc_errors/volatile/sram_uncorrectable": "3", "ecc_errors/volatile/dram_uncorrectable": "4"}),
@@ -551,6 +571,19 @@ READINGS: dict[str, list[tuple[dict[str, str], str, str]]] = {
         ({CLOCKS + "hw_slowdown": "Not Active", CLOCKS + "sw_thermal_slowdown": "ERR!"},
          "unknown", "sw_thermal_slowdown is 'ERR!'"),
         ({CLOCKS + "sw_thermal_slowdown": "Not Active"}, "skip", "slowdowns not reported"),
+        (clock("600", "app"), "warn", "graphics_clock 600 MHz of 1980 under load"),
+        (clock("1000", "app"), "pass", "no hardware slowdown"),
+        (clock("210"), "warn", "graphics_clock 210 MHz of 1980 under load"),
+        (clock("345"), "pass", "no hardware slowdown"),  # too little to be sure
+        (clock("210", load="10 %"), "pass", "no hardware slowdown"),
+        (clock("210", "idle"), "pass", "no hardware slowdown"),
+        (clock("210", "power"), "pass", "no hardware slowdown"),
+        # A T4 (585 of 1590), whose vendor sets that.
+        (clock("585", "app", **{DEFAULT_CLOCK: "585 MHz"}), "pass", "no hardware slowdown"),
+        (
+            clock("1980", load="0 %", **{DEFAULT_CLOCK: "1980 MHz", APPLICATIONS_CLOCK: "405 MHz"}),
+            "warn", "applications' graphics_clock 405 MHz of 1980 (default)",
+        ),
         ({"clocks_event_reasons": "N/A"}, "skip", "slowdowns not reported"),
         ({"clocks_event_reasons": "ERR!"}, "unknown", "clocks_event_reasons is 'ERR!'"),
         ({"clocks_throttle_reasons": "ERR!"}, "unknown", "clocks_throttle_reasons is 'ERR!'"),
@@ -804,7 +837,12 @@ NOT_JUDGED: dict[str, tuple[list[str], dict[str, Any], str, str]] = {
         "gpu.pcie_width",
         "in a virtual machine",
     ),
-    "ECC off": ([H200], elements(ecc_mode__current_ecc="Disabled"), "gpu.ecc_errors", "ECC Disabled"),
+    "ECC off": (
+        [H200],
+        elements(ecc_mode__current_ecc="Disabled", ecc_mode__pending_ecc="Disabled"),
+        "gpu.ecc_errors",
+        "ECC Disabled",
+    ),
     "no ECC": ([RTX_5090], {}, "gpu.ecc_errors", "ECC not reported"),
     "no repair known": ([RTX_5090], {}, "gpu.memory_repair", "repairs not reported"),
     "no fabric": ([V100], {}, "gpu.fabric", "no fabric"),
