@@ -604,10 +604,12 @@ ERROR_COUNTERS = CheckSpec(
 )
 XID_ERRORS = CheckSpec(
     "gpu.xid_errors",
-    measures="messages of the driver (Xid, SXid and others) in the kernel log since it was loaded or the GPU was reset",
+    measures="messages of the driver (Xid, SXid and others) in the kernel log since it was loaded or the GPU was "
+    "reset, and errors of the PCIe links above the GPUs (AER)",
     expected="none that asks for a reset or a reboot, and none that the catalog does not know (a warning), nor that a "
-    "GPU or its firmware did not start (a warning); other messages of the driver are shown. Where each is of the "
-    "board's memory or power, it is a failure of the hardware",
+    "GPU or its firmware did not start, nor 100 corrected PCIe errors (a warning); other messages of the driver are "
+    "shown. Where each is of the board's memory or power, or an uncorrected PCIe error, it is a failure of the "
+    "hardware",
     skipped="the kernel log is not this host's (container), or the driver is simulated",
     remedy="See `journalctl -k -b -g 'NVRM|nvswitch'`. Drain the host and reset the GPU (`nvidia-smi --gpu-reset`) or "
     "reboot; if it happens again, check power, seating and cooling, and contact the vendor. That a GPU was reset is "
@@ -856,15 +858,35 @@ def _xid_errors(context: Context, gpus: list[Gpu]) -> Check:
     events = kernel_log.parse(text, context.xid_errors, recovered)
     by_outcome = {o: [event for event in events if event.outcome == o] for o in (FAIL, WARN, PASS)}
     data, rest = {"kernel_log": kernel_log.position(text)}, kernel_log.rest(text)
-    others = [*rest.trouble, *(["the driver also logged: %s" % _listed_lines(rest.unknown)] if rest.unknown else [])]
-    if (by_outcome[WARN] or rest.trouble) and not by_outcome[FAIL]:
+    broken, flooded = _bus_errors(context, text)
+    logged = ["the driver also logged: %s" % _listed_lines(rest.unknown)] if rest.unknown else []
+    others = [*broken.values(), *flooded, *rest.trouble, *logged]
+    if (by_outcome[WARN] or rest.trouble or flooded) and not (by_outcome[FAIL] or broken):
         remedies = ["See `journalctl -k -b -g 'NVRM|nvswitch'`, and %s for a number." % _XID_CATALOGUE]
         remedies += [_GSP_REMEDY] if rest.trouble else []
+        remedies += [_LINK_REMEDY] if flooded else []
         numbered = [_listed_events(by_outcome[WARN])] if by_outcome[WARN] else []
         return dataclasses.replace(XID_ERRORS.warn("; ".join(numbered + others), " ".join(remedies)), data=data)
-    found = "; ".join([_listed_events(by_outcome[FAIL] or events), *others])
-    cause = HARDWARE if all(event.of_hardware for event in by_outcome[FAIL]) else None
-    return XID_ERRORS.compare(not by_outcome[FAIL], found, cause=cause, data=data)
+    listed = [] if broken and not events else [_listed_events(by_outcome[FAIL] or events)]
+    found = "; ".join([*listed, *others])
+    fell = [event for event in by_outcome[FAIL] if event.number == kernel_log.OFF_THE_BUS and event.device in broken]
+    cause = HARDWARE if all(event.of_hardware or event in fell for event in by_outcome[FAIL]) else None
+    remedy = " ".join([_LINK_REMEDY, XID_ERRORS.remedy]) if broken else None
+    return XID_ERRORS.compare(not (by_outcome[FAIL] or broken), found, remedy=remedy, cause=cause, data=data)
+
+
+def _bus_errors(context: Context, text: str) -> tuple[dict[str, str], list[str]]:
+    """Return the uncorrected PCIe errors on the way to a GPU, by its device as Event has it, and floods of others."""
+    broken, flooded = {}, []
+    for gpu in known_causes.Host(context).pci[0]:
+        address = gpu.pci_address
+        uncorrected, corrected = kernel_log.bus_errors(text, [address, *pcie.bridges(context.root, address)])
+        if uncorrected:
+            named = ", ".join(sorted(uncorrected))
+            broken[address.partition(".")[0]] = "PCIe errors (AER) on the way to GPU %s: %s" % (address, named)
+        elif corrected >= _FLOOD:
+            flooded.append("%d corrected PCIe errors (AER) on the way to GPU %s" % (corrected, address))
+    return broken, flooded
 
 
 def _listed_lines(messages: Sequence[str]) -> str:

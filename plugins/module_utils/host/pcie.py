@@ -29,11 +29,11 @@ _SPEED = re.compile(r"^(\d+(?:\.\d+)?) GT/s")
 def read(root: str, addresses: Iterable[str]) -> Pcie:
     """Return the links of GPUs by their addresses, and what decides whether these reach each other directly."""
     gpus = {address: _gpu(root, address) for address in addresses}
-    bridges = sorted({bridge for gpu in gpus.values() for bridge in gpu.bridges})
+    ports = sorted({bridge for gpu in gpus.values() for bridge in gpu.bridges})
     options = (files.read_text(root, "/proc/cmdline") or "").split()
     return Pcie(
         gpus=gpus,
-        acs={bridge: _acs(root, bridge) for bridge in bridges},
+        acs={bridge: _acs(root, bridge) for bridge in ports},
         kernel_options=tuple(option for option in options if _IOMMU_OPTION.match(option)),
     )
 
@@ -42,13 +42,13 @@ def _gpu(root: str, address: str) -> PcieGpu:
     group = files.under(root, "%s/%s/iommu_group" % (pci.DEVICES, address))
     number = os.path.basename(os.readlink(group)) if os.path.islink(group) else None
     kind = files.read_text(root, "%s/%s/type" % (GROUPS, number)) if number else None
-    bridges = _bridges(root, address)
+    above = bridges(root, address)
     return PcieGpu(
         link=_link(root, address),
         slot=slot(root, address),
         iommu_group=number,
         iommu_type=kind.strip() if kind else None,
-        bridges=tuple(bridges),
+        bridges=tuple(above),
     )
 
 
@@ -79,10 +79,10 @@ def slot(root: str, address: str) -> PcieLink | None:
 
 def path(root: str, address: str) -> list[PcieLink]:
     """Return the links of a device and of each bridge above it, nearest first."""
-    return [_link(root, each) for each in [address, *_bridges(root, address)]]
+    return [_link(root, each) for each in [address, *bridges(root, address)]]
 
 
-def _bridges(root: str, address: str) -> list[str]:
+def bridges(root: str, address: str) -> list[str]:
     """Return the addresses of the bridges above a device, nearest first: the directories of its real path."""
     path = os.path.realpath(files.under(root, "%s/%s" % (pci.DEVICES, address)))
     parents = os.path.dirname(path).split(os.sep)

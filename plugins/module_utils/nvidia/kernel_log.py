@@ -54,7 +54,7 @@ _CLASSES = (
 )
 # What the driver prints where nothing is wrong, and beside each Xid: which GPU it is of.
 _ROUTINE = re.compile(
-    r"NVRM: (?:loading NVIDIA UNIX |GPU (?:at PCI:|Board Serial Number:)"
+    r"NVRM: (?:loading NVIDIA UNIX |GPU (?:at PCI:|Board Serial Number:|\S+: GPU (?:serial number is|is on Board))"
     r"|kbus(?:Create|Remove)P2PMapping\w*: (?:added|removed) )"
 )
 _NVRM = re.compile(r"NVRM: ")
@@ -75,6 +75,12 @@ _LOAD_ATTEMPT = re.compile(
     re.MULTILINE,
 )
 _TIME = re.compile(r"^(?:(\d{4}-\d\d-\d\dT\S+) |\[ *(\d+\.\d+)\])")
+# aer_print_error and aer_print_port_info in the kernel's drivers/pci/pcie/aer.c; "Correctable" since Linux 5.18.
+_SEVERITY = r"(?P<severity>(?:Unc|C)orrect(?:ed|able)(?: \([\w-]+\))?)"
+_BUS_ERROR = re.compile(r"\S+ (?P<device>[0-9a-f:.]+): (?:AER: )?PCIe Bus Error: severity=" + _SEVERITY)
+_BUS_MESSAGE = re.compile(
+    r"\S+ \S+ AER: (?:Multiple )?" + _SEVERITY + r" error (?:message )?received(?::| from) (?P<device>[0-9a-f:.]+)"
+)
 _NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 
 
@@ -126,7 +132,9 @@ def parse(text: str, xids: Mapping[str, Any], recovered: Iterable[str] = ()) -> 
             meaning = "fatal" if outcome == FAIL else "non-fatal"
             events.append(Event("SXid", sxid.group(1), int(sxid.group(2)), outcome, meaning))
         elif gone:
-            events.append(_event(gone.group(1) or "a GPU", OFF_THE_BUS, "", xids))
+            event = _event(gone.group(1) or "a GPU", OFF_THE_BUS, "", xids)
+            # The driver also prints this after an Xid 79.
+            events += [event] if (event.device, OFF_THE_BUS) not in {(e.device, e.number) for e in events} else []
     for device in set(recovered):
         asked = [number for number, event in enumerate(events) if event.device == device and event.asks_reset]
         last = asked[-1] if asked else -1
@@ -203,6 +211,28 @@ def rest(text: str) -> Rest:
                 unknown[message.strip()] = None
     times = (meaning + (", %d messages" % count if count > 1 else "") for meaning, count in trouble.items())
     return Rest(tuple(times), tuple(unknown))
+
+
+def bus_errors(text: str, addresses: Iterable[str]) -> tuple[set[str], int]:
+    """Return the uncorrected PCIe errors of devices since the driver was loaded, and how many were corrected.
+
+    Each error is logged by the port that got its message and by the device that found it, or by one of them alone.
+    """
+    uncorrected: set[str] = set()
+    corrected = {_BUS_ERROR: 0, _BUS_MESSAGE: 0}
+    of_devices = set(addresses)
+    for line in text.splitlines():
+        message = _PREFIX.sub("", line, 1)
+        if _LOADED.match(message):
+            uncorrected, corrected = set(), dict.fromkeys(corrected, 0)
+        for form in corrected:
+            match = form.match(message) if "AER" in message or "PCIe" in message else None
+            if match and match.group("device") in of_devices:
+                if match.group("severity").startswith("Un"):
+                    uncorrected.add("%s of %s" % (match.group("severity"), match.group("device")))
+                else:
+                    corrected[form] += 1
+    return uncorrected, max(corrected.values())
 
 
 def has_load_attempt(text: str) -> bool:

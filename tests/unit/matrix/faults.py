@@ -686,6 +686,24 @@ def sxid(host: Host) -> None:
     log(host, "nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 12028, Fatal, Link 32 egress non-posted PRIV error")
 
 
+@fault("An uncorrected PCIe error of a GPU, which then falls off the bus", "gpu.xid_errors", cause=model.HARDWARE)
+def link_fails(host: Host) -> None:
+    """As in wilicc/gpu-burn issue 1."""
+    log(host, "pcieport 0000:00:02.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0")
+    log(
+        host, "nvidia 0000:1b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)"
+    )
+    log(host, "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+    log(host, "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.")
+
+
+@fault("The link of a GPU has 100 corrected PCIe errors", "gpu.xid_errors", outcome=outcomes.WARN)
+def link_floods(host: Host) -> None:
+    for _ in range(100):
+        log(host, "pcieport 0000:00:03.1: AER: Correctable error message received from 0000:1b:00.0")
+        log(host, "nvidia 0000:1b:00.0: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)")
+
+
 # CUDA ---------------------------------------------------------------------------------------------------------------
 
 
