@@ -48,17 +48,17 @@ CAUSES = (
         "compare the clock (timedatectl); if it is right, update the mirror, or use NVIDIA's own repository",
     ),
     Cause(
-        r"pull function|unexpected TLS packet|wrong version number|unexpected eof",
-        "what answers is no HTTPS server, or a firewall cuts the connection",
-        "correct the scheme and port in gpu_stack_repository_url or in the proxy's address, or open the way to the "
-        "server",
-    ),
-    Cause(
-        r"[Cc]ertificate|SSL|TLS|verification failed",
+        r"[Cc]ertificate|verification failed",
         "the host does not trust the server's certificate; a proxy that inspects HTTPS signs with its own",
         "install the package ca-certificates if the host lacks it; copy the certificate of that proxy's authority to "
         "/usr/local/share/ca-certificates/NAME.crt and run update-ca-certificates, or exempt the server from "
         "inspection",
+    ),
+    Cause(
+        r"SSL|TLS|handshake|[Rr]eset by peer|closed connection",
+        "what answers is no HTTPS server, or a firewall or proxy cuts the connection",
+        "correct the scheme and port in gpu_stack_repository_url or in the proxy's address, or open the way to the "
+        "server there (a proxy must let CONNECT through to port 443)",
     ),
     Cause(
         r"not signed|NO_PUBKEY|signature",

@@ -191,7 +191,10 @@ def test_what_nothing_is_known_of_has_the_command_that_shows_it() -> None:
 
 @pytest.mark.parametrize(
     ("error", "meaning"),
-    [("Could not handshake: Error in the pull function. [IP: 10.0.0.1 443]", "firewall cuts"),
+    [("Could not handshake: Error in the pull function. [IP: 10.0.0.1 443]", "proxy cuts"),
+     ("SSL connection failed: error:0A000126:SSL routines::unexpected eof while reading / Success", "proxy cuts"),
+     ("Error reading from server - read (104: Connection reset by peer) [IP: 10.0.0.1 3128]", "proxy cuts"),
+     ("SSL connection failed: error:0A000086:SSL routines::certificate verify failed", "does not trust"),
      ("Could not handshake: An unexpected TLS packet was received.", "no HTTPS server"),
      ("Unable to connect to 10.0.0.1:3128:", "nothing answers")],
 )  # fmt: skip
