@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command import documents
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+
+from tests.field import hosts
 
 PROJECT = Path(__file__).resolve().parents[3]
 KEPLER = {
@@ -35,6 +40,20 @@ def tried(folder: Path, **reports: object) -> tuple[int, list[str]]:
 
 def test_a_right_answer(tmp_path: Path) -> None:
     assert tried(tmp_path, kepler=KEPLER) == (0, ["1 reports, 1 right, 0 open"])
+
+
+def test_a_host_may_be_the_file_that_was_captured_on_it(tmp_path: Path) -> None:
+    root = tmp_path / "host"
+    words = {"gpus": [{"id": "10de:2236", "sysfs": {"subsystem_vendor": "0x10de", "subsystem_device": "0x14bb"}}]}
+    hosts.lay_out(root, words)
+    captured = documents.captured(load_catalog(), {}, str(root), hosts.answering(root, words))
+    (tmp_path / "a10.json").write_text(json.dumps(captured))
+    report = {key: KEPLER[key] for key in ("source", "says", "kind")} | {"ask": "preflight"}
+    report["host"], report["right"] = (
+        {"capture": "a10.json"},
+        {"ok": False, "problems": ["vgpu-guest"], "says": ["A10-4Q"]},
+    )
+    assert tried(tmp_path, slice=report) == (0, ["1 reports, 1 right, 0 open"])
 
 
 @pytest.mark.parametrize(
