@@ -70,6 +70,7 @@ def find_remedies(
     for trial in trials:
         if not found:
             found += _elsewhere(choices, trial)
+    found.sort(key=lambda remedy: bool(remedy.host and remedy.request))  # a change of the host that gives up a request
     return tuple(dict.fromkeys(found))[:_MAX_REMEDIES]
 
 

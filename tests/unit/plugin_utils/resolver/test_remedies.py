@@ -69,6 +69,7 @@ def test_another_python_is_a_remedy(snapshot):
         (["B200"], {"pytorch": "auto", "pytorch_cuda": "12.6"}, "set gpu_stack_pytorch_cuda=12.8 "),
         (["H200"], {"expect_gpus": 4}, "set gpu_stack_expect_gpus=1"),
         (["H200", "10de:ffff"], {}, "move the device 10de:ffff to another host"),
+        (["B200", "GTX 1080"], {"cuda": "13.0"}, "move NVIDIA GeForce GTX 1080 to another host (gives"),
     ],
     ids=[
         "cuda",
@@ -85,12 +86,21 @@ def test_another_python_is_a_remedy(snapshot):
         "newer-pytorch-cuda",
         "count",
         "unknown-gpu",
+        "what was asked",
     ],
 )
 def test_the_nearest_remedy_comes_first(gpus, request_, remedy):
     made = plan("ubuntu-22.04", *gpus, **request_)
     assert made["remedies"][0]["text"].startswith(remedy)
     assert "gives NVIDIA driver" in made["remedies"][0]["text"]
+
+
+def test_a_release_that_has_all_comes_before_a_driver_alone():
+    texts = [remedy["text"] for remedy in plan("ubuntu-24.04", "K40c")["remedies"]]
+    assert [text.split(" (")[0] for text in texts] == [
+        "use ubuntu-22.04",
+        "set gpu_stack_cuda=none and gpu_stack_tensorflow=none",
+    ]
 
 
 def test_nearest_tensorflow_with_a_wheel_is_a_remedy():
