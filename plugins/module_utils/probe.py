@@ -104,6 +104,7 @@ def probe(
         python=attempt("python", lambda: system.python(root)),
         toolchain=attempt("toolchain", lambda: system.toolchain(root, run)),
         gpus=gpus,
+        guest_settings=attempt("devices of virtual machines", lambda: foreign_settings.guest_settings(root)) or (),
         nvswitches=switches,
         switch_managers=managers,
         pcie=attempt("PCIe links", lambda: pcie.read(root, [gpu.pci_address for gpu in gpus])),

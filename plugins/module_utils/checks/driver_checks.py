@@ -73,7 +73,8 @@ NVIDIA_SMI = CheckSpec(
 )
 GPU_COUNT = CheckSpec(
     "driver.gpu_count",
-    measures="number of GPUs on the PCI bus and in `nvidia-smi`",
+    measures="number of GPUs on the PCI bus and in `nvidia-smi`, without those that are left alone, see "
+    "driver.pci_binding",
     expected="both are the expected number",
     skipped="the driver must not be loaded",
     remedy="A GPU is missing or has no driver: compare `lspci -d 10de:` with `nvidia-smi -L` and read "
@@ -107,10 +108,10 @@ NOUVEAU_ABSENT = CheckSpec(
 PCI_BINDING = CheckSpec(
     "driver.pci_binding",
     measures="kernel driver of each GPU's PCI function",
-    expected="each GPU is bound to nvidia",
+    expected="each GPU is bound to nvidia, but for those that vfio-pci or pci-stub has, for virtual machines, or "
+    "`gpu_stack_ignore_gpus` names",
     skipped="the driver must not be loaded, it is simulated, or the PCI bus has no GPU",
-    remedy="Run `modprobe nvidia` and read `journalctl -k -g NVRM`. A GPU that is bound to vfio-pci belongs to virtual "
-    "machines: remove that binding to use it on this host.",
+    remedy="Run `modprobe nvidia` and read `journalctl -k -g NVRM`.",
 )
 FABRIC_MANAGER = CheckSpec(
     "driver.fabric_manager",
@@ -179,7 +180,8 @@ def run(context: Context) -> list[Check]:
     driver = context.plan.component(Driver)
     if driver is None:
         return not_planned(CHECKS, "driver")
-    gpus, switches = pci.read(context.root)
+    found, switches = pci.read(context.root)
+    gpus = [gpu for gpu in found if gpu.pci_address not in context.left_alone]
     checks = [
         _nvidia_smi(context, driver),
         _gpu_count(context, gpus),
@@ -285,6 +287,7 @@ def _gpu_count(context: Context, gpus: Sequence[Gpu]) -> Check:
     works = nvidia_smi.answers(context.smi)
     listed = len(context.smi_gpus)
     found = "%d on the PCI bus, %s by nvidia-smi" % (context.pci_gpus, listed if works else "not counted")
+    found = "; ".join([found, *_left_alone(context)])
     if context.pci_gpus == context.expect_gpus and not works and context.driver_state == "not_loaded":
         return GPU_COUNT.skip("nvidia-smi cannot count: the driver is not loaded, as requested", found)
     problem = "nvidia-smi is not installed" if context.smi is None else _smi_problem(context.smi)
@@ -469,7 +472,12 @@ def _pci_binding(context: Context, gpus: Sequence[Gpu]) -> Check:
     if not gpus:
         return PCI_BINDING.skip("the PCI bus has no GPU")
     wrong = [text for text, driver in zip(texts, drivers) if driver != "nvidia"]  # noqa: B905
-    return PCI_BINDING.compare(not wrong, "; ".join(wrong) or "nvidia on %d of %d" % (len(gpus), len(gpus)))
+    right = "nvidia on %d of %d" % (len(gpus), len(gpus))
+    return PCI_BINDING.compare(not wrong, "; ".join(wrong or [right, *_left_alone(context)]))
+
+
+def _left_alone(context: Context) -> list[str]:
+    return ["%s is left alone: %s" % each for each in context.left_alone.items()]
 
 
 def _security_floor(context: Context, driver: Driver) -> Check:

@@ -294,7 +294,7 @@ def computed(context: Context, spec: CheckSpec, label: str, output: Output, answ
 
 def _of_results(context: Context, results: Sequence[Result], tolerance: float, wanted: int) -> Symptom:
     """Return what a known cause may explain of the results: each GPU's errors."""
-    addresses = {gpu.index: gpu.pci_address for gpu in context.smi_gpus}
+    addresses = dict(enumerate(gpu.pci_address for gpu in context.smi_gpus))
     errors, other = set(), False
     for result in results:
         if result.is_right(tolerance):

@@ -626,10 +626,10 @@ def run(context: Context) -> list[Check]:
     for reason, outcome in ((_not_needed(context), SKIP), (_unavailable(context), UNKNOWN)):
         if reason is not None:
             return [*(Check(spec.id, outcome, reason=reason) for spec in CHECKS[:-1]), _xid_errors(context, [])]
-    log = nvidia_smi_log.read(context.smi_path, context.run)
+    log = nvidia_smi_log.read(context.smi_path, context.run, context.left_alone)
     if any(_hardware_slowdowns(gpu) == ["hw_slowdown"] for gpu in log.gpus):
         # NVML reports it briefly while clocks change; only a slowdown that lasts is still there in a second reading.
-        log = nvidia_smi_log.read(context.smi_path, context.run)
+        log = nvidia_smi_log.read(context.smi_path, context.run, context.left_alone)
     log = _with_corrupted(context, log)
     log = dataclasses.replace(log, gpus=_with_slots(context, log.gpus))
     missing, problem = _missing(context, log), log.problem or _others(context, log)
@@ -792,7 +792,7 @@ def _error_counters(context: Context, gpus: list[Gpu]) -> list[Reading]:
         answer = nvidia_smi.ask(context.run, [context.smi_path, *arguments])
         return answer.exit_code, "\n".join(nvidia_smi.lines(answer.output, context.smi_notices))
 
-    links = gpu_counters.read_links(run, len(gpus)) if gpus else gpu_counters.Links()
+    links = gpu_counters.read_links(run, gpus[-1].index + 1) if gpus else gpu_counters.Links()
     counted = [gpu_counters.of_document(gpu.element, gpu.index) for gpu in gpus]
     return [_counted(context, gpu_counters.with_links(each, links)) for each in counted]
 
@@ -855,7 +855,8 @@ def _xid_errors(context: Context, gpus: list[Gpu]) -> Check:
     if text is None:
         return XID_ERRORS.unknown(problem)
     recovered = [gpu.pci_address.partition(".")[0] for gpu in gpus if gpu.raw(_RECOVERY_ACTION) == "None"]
-    events = kernel_log.parse(text, context.xid_errors, recovered)
+    alone = [address.partition(".")[0] for address in context.left_alone]
+    events = [e for e in kernel_log.parse(text, context.xid_errors, recovered) if e.device not in alone]
     by_outcome = {o: [event for event in events if event.outcome == o] for o in (FAIL, WARN, PASS)}
     data, rest = {"kernel_log": kernel_log.position(text)}, kernel_log.rest(text)
     broken, flooded = _bus_errors(context, text)

@@ -48,11 +48,13 @@ def read(context: Context) -> dict[str, int | None]:
     argv = [context.smi.path, "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
     answer = nvidia_smi.ask(context.run, argv)
     used: dict[str, int | None] = {}
+    ours = {"%d" % gpu.index for gpu in context.smi_gpus if gpu.index is not None}
     for line in nvidia_smi.lines(answer.output, context.smi.notices) if answer.exit_code in nvidia_smi.ANSWERS else []:
         index, _unused, value = line.partition(", ")
         if not index.isdecimal() or not (value in ABSENT or value.isdecimal()):
             raise ValueError("nvidia-smi printed %r in place of a GPU's memory" % line[:200])
-        used[index] = None if value in ABSENT else int(value)
+        if index in ours or not context.left_alone:
+            used[index] = None if value in ABSENT else int(value)
     if len(used) != context.expect_gpus:
         text = "nvidia-smi reports the memory of %d GPUs, expected %d (%s)"
         raise ValueError(text % (len(used), context.expect_gpus, answer.ending()))

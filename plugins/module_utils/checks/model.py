@@ -238,7 +238,9 @@ class Context:
     kernel_module: loaded, built or not_managed (see the option of gpu_verify)
     driver_state: working or not_loaded
     environment_paths: the path of each framework's environment, by the framework's name
-    pci_gpus: number of NVIDIA GPUs on the PCI bus
+    pci_gpus: number of this stack's GPUs on the PCI bus
+    left_alone: who has the other ones, by their addresses; neither pci_gpus nor smi has them
+    visible: CUDA_VISIBLE_DEVICES of all programs that compute, None where they may see every GPU
     smi: the result of nvidia_smi.read, None without nvidia-smi
     simulated: what is simulated on this host, one line each
     cuda_check_source: the text of cuda_check.cu
@@ -268,6 +270,8 @@ class Context:
     environment_paths: Mapping[str, str]
     pci_gpus: int
     smi: NvidiaSmi | None
+    left_alone: Mapping[str, str] = field(default_factory=dict)
+    visible: str | None = None
     simulated: list[str] = field(default_factory=list)
     cuda_check_source: str = ""
     gpu_thresholds: dict[str, Any] = field(default_factory=dict)

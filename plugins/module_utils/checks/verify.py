@@ -27,6 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks, outcomes
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import left_to
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi
@@ -106,15 +107,23 @@ def context(options: Options, root: str = "/", run: Run = command.run) -> model.
         driver_state = "not_loaded" if options.kernel_module == "built" else "working"
     smi = nvidia_smi.read(nvidia_smi.find(), run)
     try:
-        pci_gpus = len(pci.read(root)[0])
+        gpus, _switches = pci.read(root)
     except OSError:  # the checks of the driver read it again, and are unknown
-        pci_gpus = 0
-    smi = nvidia_smi.without_lost_rows(smi, pci_gpus)
+        gpus = ()
+    owners = {
+        g.pci_address: left_to(g.kernel_driver, (g.pci_address, g.pci_id), plan.request.ignore_gpus) for g in gpus
+    }
+    alone = {address: owner for address, owner in owners.items() if owner}
+    pci_gpus, listed = len(gpus) - len(alone), smi.gpus if smi else ()
+    smi = nvidia_smi.without_lost_rows(nvidia_smi.without(smi, alone), pci_gpus)
+    is_listed = len(smi.gpus if smi else ()) < len(listed)  # the driver has one that is left alone
     known = {field.name for field in dataclasses.fields(model.Context)}
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.name in known}
     given.update(
         plan=plan,
-        expect_gpus=len(plan.gpus) if options.expect_gpus is None else options.expect_gpus,
+        expect_gpus=plan.expected(
+            len(plan.gpus) if options.expect_gpus is None else options.expect_gpus, len(gpus), len(alone)
+        ),
         driver_state=driver_state,
         environment_paths=frameworks.paths(options),
         waivers=[model.Waiver(**waiver) for waiver in options.waivers],
@@ -123,6 +132,8 @@ def context(options: Options, root: str = "/", run: Run = command.run) -> model.
         root=root,
         run=run,
         pci_gpus=pci_gpus,
+        left_alone=alone,
+        visible=",".join(gpu.uuid or "" for gpu in smi.gpus) if smi and is_listed else None,
         smi=smi,
         simulated=installed_stack.simulated(root),
         gpu_jobs=gpu_processes.listed(_jobs(root, smi, run)),
@@ -144,7 +155,9 @@ def verify(context: model.Context) -> dict[str, Any]:
     While the GPUs run a job, they are hidden from the programs of the checks, and what those would measure is deferred.
     """
     if context.gpu_jobs:
-        context = dataclasses.replace(context, run=_without_gpus(context.run))
+        context = dataclasses.replace(context, visible="")
+    if context.visible is not None:
+        context = dataclasses.replace(context, run=_seeing(context.visible, context.run))
     context = dataclasses.replace(context, idle_before=idle_checks.before(context))
     names = [name for name in GROUPS if name != LAST]
     with ThreadPoolExecutor(max_workers=len(GROUPS)) as pool:
@@ -194,11 +207,11 @@ def _run_group(name: str, context: model.Context) -> list[model.Check]:
     return [waiting.get(check.id, check) for check in checks]
 
 
-def _without_gpus(run: Run) -> Run:
-    """Return a `run` whose programs see no GPU; nvidia-smi, which does not compute, still does."""
+def _seeing(visible: str, run: Run) -> Run:
+    """Return a `run` whose programs see these GPUs alone; nvidia-smi, which does not compute, still sees all."""
 
-    def hidden(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
+    def limited(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
         environment = dict(os.environ, LC_ALL="C") if env is None else env
-        return run(argv, timeout, dict(environment, CUDA_VISIBLE_DEVICES=""))
+        return run(argv, timeout, dict(environment, CUDA_VISIBLE_DEVICES=visible))
 
-    return hidden
+    return limited

@@ -116,6 +116,29 @@ class Cpu:
     flags: tuple[str, ...] = ()
 
 
+# Kernel drivers that keep a device for virtual machines (Linux, Documentation/driver-api/vfio.rst and pci-stub.c).
+FOR_GUESTS = ("vfio-pci", "pci-stub")
+
+
+def left_to(kernel_driver: str | None, names: tuple[str, ...], ignored: str) -> str:
+    """Return who has a GPU that is not this stack's, for messages; empty for one that is.
+
+    names: its PCI address and id; ignored: gpu_stack_ignore_gpus, as the request has it.
+    """
+    if kernel_driver in FOR_GUESTS:
+        return "%s has it, which keeps it for virtual machines" % kernel_driver
+    return "gpu_stack_ignore_gpus names it" if set(names) & set(ignored.split(",")) else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class GuestSetting:
+    """What gives devices to a driver of FOR_GUESTS: an option of the kernel, a line of a file, or driverctl's file."""
+
+    path: str
+    text: str
+    line: int = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Gpu:
     """An NVIDIA display or 3D controller on the PCI bus; kernel_driver: the kernel module bound to it.

@@ -10,6 +10,8 @@ from typing import Any, Mapping, Optional, Tuple, Type, TypeVar
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 
+LEFT_ALONE = "gpu-left-alone"  # the code of the warning that names a GPU which is not this stack's
+
 
 class Component:
     """A component of the plan: a record with what its checks read."""
@@ -128,10 +130,11 @@ class Warned:
 
 @dataclasses.dataclass(frozen=True)
 class Requested:
-    """What was requested; scope: gpu_stack_scope; adopt: gpu_stack_adopt."""
+    """What was requested; scope: gpu_stack_scope; adopt: gpu_stack_adopt; ignore_gpus: gpu_stack_ignore_gpus."""
 
     scope: str = ""
     adopt: str = "false"
+    ignore_gpus: str = "none"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,6 +166,15 @@ class Planned:
     def is_adopted(self) -> bool:
         """Whether it is of what others installed, of which gpuhost manages nothing."""
         return self.request.adopt == "true"
+
+    def expected(self, gpus: int, found: int, alone: int) -> int:
+        """Return how many GPUs are to be there: at least one, less those that were given away since the plan.
+
+        gpus: how many were planned; found: how many are on the bus, and alone: how many of these are left alone. A plan
+        names those that were left alone then; one of an earlier release has them if the bus has more than it counts.
+        """
+        before = max(sum(warning.code == LEFT_ALONE for warning in self.warnings), found - gpus)
+        return max(min(gpus, 1), gpus - max(0, alone - before))
 
     def component(self, kind: Type[C]) -> C | None:
         """Return the planned component of a kind of its own, None if the plan has none."""

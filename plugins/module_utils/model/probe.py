@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import (
     Display,
     Distribution,
     Gpu,
+    GuestSetting,
     Kernel,
     NvSwitch,
     Pcie,
@@ -51,10 +52,10 @@ class Probe:
     """Everything that gpu_probe reads from a host; a part that could not be read is None, with a message in `errors`.
 
     architecture: as `uname -m` prints it. uid: the user that it read as, 0 for root; may_write: whether that user may
-    write to a directory, by path. environments: that of each framework, by name; environments_in_the_way: what is at
-    its path and is no link of gpuhost's. changed_packages: those that gpuhost changed. newer_state: which record a
-    later gpuhost wrote. module_blacklists: what keeps the driver's module from loading, by file. errors: why parts
-    could not be read, "PART: CAUSE".
+    write to a directory, by path. guest_settings: what gives devices to virtual machines. environments: that of each
+    framework, by name; environments_in_the_way: what is at its path and is no link of gpuhost's. changed_packages:
+    those that gpuhost changed. newer_state: which record a later gpuhost wrote. module_blacklists: what keeps the
+    driver's module from loading, by file. errors: why parts could not be read, "PART: CAUSE".
 
     Records in the host's state directory, and the applied plan, are JSON as gpuhost of some version left it, which a
     host passes on: run (the run that changes the host), verified, requested and verified_plan (of the verified
@@ -71,6 +72,7 @@ class Probe:
     kernel: Kernel | None = None
     python: Python | None = None
     toolchain: Toolchain | None = None
+    guest_settings: tuple[GuestSetting, ...] = ()
     nvswitches: tuple[NvSwitch, ...] = ()
     switch_managers: tuple[SwitchManager, ...] = ()
     pcie: Pcie | None = None

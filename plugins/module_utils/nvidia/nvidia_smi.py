@@ -9,7 +9,7 @@ import re
 import shutil
 import time
 from dataclasses import replace
-from typing import Iterable
+from typing import Container, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -217,6 +217,15 @@ def in_mig_mode(smi: NvidiaSmi, run: Run) -> list[str]:
     rows = [line.split(", ") for line in lines(answer.output)] if answer.exit_code in ANSWERS else []
     pattern = _KINDS["pci.bus_id"]
     return [pci_address(row[0]) for row in rows if len(row) == 2 and row[1] == "Enabled" and pattern.match(row[0])]
+
+
+def without(smi: NvidiaSmi | None, addresses: Container[str]) -> NvidiaSmi | None:
+    """Return the result of read() without the GPUs at these PCI addresses."""
+    return smi and replace(
+        smi,
+        gpus=tuple(gpu for gpu in smi.gpus if gpu.pci_address not in addresses),
+        corrupted=tuple(address for address in smi.corrupted if address not in addresses),
+    )
 
 
 def without_lost_rows(smi: NvidiaSmi | None, expected: int) -> NvidiaSmi | None:

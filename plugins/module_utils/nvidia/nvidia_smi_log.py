@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Iterable, Iterator, Mapping
+from typing import Container, Iterable, Iterator, Mapping
 from xml.etree import ElementTree
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
@@ -165,8 +165,8 @@ class Log:
     exit_code: int = 0
 
 
-def read(path: str, run: Run) -> Log:
-    """Run `nvidia-smi -q -x`, twice if it hangs."""
+def read(path: str, run: Run, left_alone: Container[str] = ()) -> Log:
+    """Run `nvidia-smi -q -x`, twice if it hangs. left_alone: PCI addresses of GPUs to leave out."""
     answer = nvidia_smi.ask(run, [path, "-q", "-x"])
     output = answer.output
     # A lost GPU is reported in a line before the document, and by the exit code; warnings stand behind it.
@@ -180,9 +180,11 @@ def read(path: str, run: Run) -> Log:
         return Log([], problem or "nvidia-smi -q -x printed no XML document: %r" % output[:200])
     around = before + "\n" + after
     notices = tuple(nvidia_smi.lines(around)) if answer.exit_code in nvidia_smi.ANSWERS else ()
-    found = tuple(nvidia_smi.corrupted(around + "\n" + answer.stderr.decode("utf-8", "replace")))
+    named = nvidia_smi.corrupted(around + "\n" + answer.stderr.decode("utf-8", "replace"))
+    found = tuple(address for address in named if address not in left_alone)
     try:
-        return Log(parse(start + document + end), problem, notices, found, answer.exit_code)
+        gpus = [gpu for gpu in parse(start + document + end) if gpu.pci_address not in left_alone]
+        return Log(gpus, problem, notices, found, answer.exit_code)
     except ValueError as error:
         return Log([], problem or str(error), notices, found, answer.exit_code)
 

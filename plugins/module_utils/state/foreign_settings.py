@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Find settings of others that break the stack: a global LD_LIBRARY_PATH, and blacklists of NVIDIA's modules.
+"""Find settings of others: a global LD_LIBRARY_PATH, blacklists of NVIDIA's modules, devices for virtual machines.
 
 Runs on the managed host.
 """
@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Iterator, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FOR_GUESTS, GuestSetting
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import login_scripts
 
 ENVIRONMENT = "/etc/environment"  # read by pam_env, all others by shells
@@ -40,6 +41,10 @@ _ON_COMMAND_LINE = ("modprobe.blacklist", "module_blacklist", "rd.driver.blackli
 _LOGICAL_LINE = re.compile(r"(?:[^\\\n]|\\.?)+", re.DOTALL)
 _BACKSLASH = re.compile(r"\\(?:\n|(.?))", re.DOTALL)
 _SHELL_COMMENT = re.compile(r"(?:^|\s)#.*")
+# Modules with their arguments, one a line (initramfs.conf(5), modules(5)), as guides to passthrough have them.
+_WITH_ARGUMENTS = ("/etc/initramfs-tools/modules", "/etc/modules")
+_GIVES = re.compile(r"(?:%s)(?:\.|\s(?:.*\s)?)ids=" % "|".join(FOR_GUESTS).replace("-", "[-_]"))
+OVERRIDES = "/etc/driverctl.d"  # of driverctl(8): a driver in a file that is named pci-ADDRESS
 _LOADS = re.compile(r"(?<![\w.-])(?:modprobe|insmod)(?![\w.-])")
 
 
@@ -113,6 +118,22 @@ def module_settings(root: str) -> list[Blacklist]:
             if modules:
                 found.append(Blacklist(path, number, text, modules))
     return found + _options(root)
+
+
+def guest_settings(root: str) -> tuple[GuestSetting, ...]:
+    """Return what gives devices to the kernel drivers that keep them for virtual machines, when the host boots."""
+    found = []
+    for path in [*_modprobe_files(root), *_WITH_ARGUMENTS]:
+        for number, text in _logical_lines(_read(root, path) or ""):
+            line = " ".join(joined(text).split())
+            if _GIVES.search(line) and not line.startswith("#"):
+                found.append(GuestSetting(path, line, number))
+    words = (files.read_text(root, COMMAND_LINE) or "").replace('"', "").split()
+    found += [GuestSetting(COMMAND_LINE, word) for word in words if _GIVES.match(word)]
+    for path in ("%s/%s" % (OVERRIDES, name) for name in files.names(root, OVERRIDES)):
+        driver = (_read(root, path) or "").strip()
+        found += [GuestSetting(path, driver)] if driver in FOR_GUESTS else []
+    return tuple(found)
 
 
 def joined(text: str) -> str:

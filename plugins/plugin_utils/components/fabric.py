@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FOR_GUESTS, Kernel, KernelRelease
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, Catalog, ComponentFile
@@ -476,7 +476,7 @@ class Fabric(PackagedPart[FabricComponent]):
 
     def check(self, planned: FabricComponent, plan: Plan, probe: Probe, findings: Findings) -> None:
         """Check that no GPU of the board is given to a virtual machine."""
-        given = [gpu.pci_address for gpu in probe.gpus if gpu.kernel_driver == "vfio-pci"]
+        given = [gpu.pci_address for gpu in probe.gpus if gpu.kernel_driver in FOR_GUESTS]
         if given:
             FABRIC_GPU_PASSED_THROUGH.add_problem(
                 findings,

@@ -38,7 +38,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY, leave_alone
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.limits import explain_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies, with_remedies
@@ -72,6 +72,7 @@ def plan_for_probe(
     if adoption.is_asked(read.request):
         asked = saved_versions.apply(saved, read.request, host, catalog).request if saved else read.request
         catalog = of_architecture(catalog, host.architecture)
+        host = leave_alone(host, asked)
         plan = adoption.plan(catalog, asked, probe, host, functools.partial(plan_once, catalog), is_recorded)
     else:
         plan = plan_for_reading(catalog, read, host, saved)
@@ -88,7 +89,7 @@ def plan_for_reading(catalog: Catalog, read: Reading, host: Host, saved: Saved |
         applied = saved_versions.apply(saved, read.request, host, catalog)
         exact = dataclasses.replace(read, request=applied.request)
         return applied.finish(plan_for_reading(catalog, exact, applied.host))
-    catalog = of_architecture(catalog, host.architecture)
+    catalog, host = of_architecture(catalog, host.architecture), leave_alone(host, read.request)
     once = functools.cache(functools.partial(plan_once, catalog))  # what is kept is asked again
     kept = keeping.keep(CHOICES, catalog, read.request, host, once)
     plan = _with_remedies(
@@ -118,7 +119,7 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
 def _with_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -> Plan:
     """Return a plan, with remedies that were planned where it has problems; attempt: plans a remedy."""
     # The remedy for a foreign driver, a hold, another processor or kernel is no change of the request or distribution.
-    if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
+    if plan.ok or ((host.described or host.others) and not host.gpus):  # what would fit unknown GPUs is unknown, too
         return plan
     final = (*foreign_drivers.PROBLEMS, *kernels.PROBLEMS, holds.CODE, ARM_ONLY, frameworks.CPU_LACKS, fabric.NO_MODULE)
     if any(problem.code in final for problem in plan.problems):

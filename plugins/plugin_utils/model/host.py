@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Display, Kernel
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Display, GuestSetting, Kernel
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import ForeignDriver, InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
@@ -31,6 +31,7 @@ class HostGpu:
     compute_capability: str | None = None
     vgpu: str | None = None
     subsystem_id: str | None = None
+    kernel_driver: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Present:
 class Host:
     """The properties of a host that the resolver uses; a missing one defaults to the catalog's for its distribution.
 
+    others: the GPUs that are left alone, and who has them (resolver/gpus.py); guest_settings: what gives devices to
+    virtual machines.
     cpu: the processor's name; cpu_flags: its features as in /proc/cpuinfo, None where they are not known.
     own_pythons: those of `pythons` that no package of the distribution has.
     pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. kernel, next_kernel: the
@@ -105,6 +108,8 @@ class Host:
     nvswitches: tuple[str, ...] = ()
     switch_managers: int = 0
     unread: bool = False
+    others: Mapping[HostGpu, str] = dataclasses.field(default_factory=dict, hash=False)
+    guest_settings: tuple[GuestSetting, ...] = ()
 
     @property
     def kernel_releases(self) -> tuple[str, ...]:
@@ -135,6 +140,7 @@ def host_from_probe(probe: Probe) -> Host:
         cpu=probe.cpu.model if probe.cpu else "",
         cpu_flags=frozenset(probe.cpu.flags) if probe.cpu and probe.cpu.flags else None,
         gpus=_gpus(probe),
+        guest_settings=probe.guest_settings,
         pythons=tuple(probe.python.interpreters),
         default_python=probe.python.default,
         own_pythons=tuple(v for v, path in probe.python.interpreters.items() if not path.startswith(_PACKAGED)),
@@ -214,6 +220,7 @@ def _gpus(probe: Probe) -> tuple[HostGpu, ...]:
                     compute_capability=known.compute_capability if known else None,
                     vgpu=device.vgpu,
                     subsystem_id=device.subsystem_id,
+                    kernel_driver=device.kernel_driver,
                 )
             )
     return tuple(gpus)

@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import (
     Pcie,
     Python,
     Toolchain,
+    left_to,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import (
     Environment,
@@ -194,6 +195,14 @@ class Probe(probe.Probe):
         """Whether gpuhost has set up this host, and has not merely adopted what was there."""
         adopted = (self.requested or {}).get("adopt") == "true"
         return bool(self.applied) or (self.verified_plan is not None and not adopted)
+
+    def without_others(self, ignored: str) -> Probe:
+        """Return the probe with the GPUs of this stack alone; ignored: gpu_stack_ignore_gpus, as the request has it."""
+        others = [g for g in self.gpus if left_to(g.kernel_driver, (g.pci_address, g.pci_id), ignored)]
+        theirs = [gpu.pci_address for gpu in others]
+        links = {address: gpu for address, gpu in self.pcie.gpus.items() if address not in theirs}
+        pcie = dataclasses.replace(self.pcie, gpus=links)
+        return dataclasses.replace(self, gpus=tuple(gpu for gpu in self.gpus if gpu not in others), pcie=pcie)
 
     def environment(self, framework: str) -> Environment | None:
         """Return the environment of a framework, by its name."""

@@ -5,6 +5,10 @@ Runs on the controller; pure functions.
 
 from __future__ import annotations
 
+import dataclasses
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FOR_GUESTS, GuestSetting, left_to
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import LEFT_ALONE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
@@ -17,8 +21,25 @@ ARM = "aarch64"
 PROBLEMS = {
     "arm-only-gpu": "a GPU that exists with an Arm processor alone, and a described host with another",
     "no-gpu": "fewer GPUs than `gpu_stack_expect_gpus`, or none",
+    "surplus-gpu": "more GPUs than `gpu_stack_expect_gpus`",
     "unknown-gpu": "a PCI id that is not in the catalog; a warning where the loaded driver knows the GPU",
 }
+WARNINGS = {
+    "gpu-left-alone": "a GPU that `vfio-pci` or `pci-stub` has, for virtual machines, or that `gpu_stack_ignore_gpus` "
+    "names: it is neither counted nor checked, and nothing trains on it",
+}
+_SEARCH = (
+    "grep -rE 'vfio|pci.stub' /etc/modprobe.d /etc/initramfs-tools /etc/modules /etc/default/grub /etc/driverctl.d"
+)
+
+
+def leave_alone(host: Host, request: Request) -> Host:
+    """Return the host with the GPUs of this stack, and those of others apart."""
+    owners = {
+        gpu: left_to(gpu.kernel_driver, (gpu.pci_address, gpu.pci_id), request["ignore_gpus"]) for gpu in host.gpus
+    }
+    ours = tuple(gpu for gpu in host.gpus if not owners[gpu])
+    return dataclasses.replace(host, gpus=ours, others={**host.others, **{g: o for g, o in owners.items() if o}})
 
 
 def identify_gpus(catalog: Catalog, host: Host, findings: Findings) -> tuple[Gpu, ...]:
@@ -102,11 +123,21 @@ def check_processors(catalog: Catalog, host: Host, findings: Findings) -> bool:
 
 
 def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], findings: Findings) -> None:
-    """Add a problem where the host has fewer GPUs than expected, or none and none were expected explicitly."""
+    """Add a problem where the host has other GPUs than expected, or none and none were expected explicitly."""
+    expected = None if request["expect_gpus"] == "auto" else int(request["expect_gpus"])
+    others = [f"GPU {gpu.pci_address or gpu.pci_id}: {owner}" for gpu, owner in host.others.items()]
+    if others and not host.gpus and expected is None:
+        findings.problem(
+            "no-gpu",
+            f"no NVIDIA GPU is left for this host; {'; '.join(others)}",
+            f"{_taken_back(host)}; or set gpu_stack_expect_gpus=0 for a host without GPUs of its own",
+        )
+        return
+    for other in others:
+        findings.warn(LEFT_ALONE, f"{other}; it is left alone")
     if host.described and not host.gpus:
         _check_described(request, findings)
         return
-    expected = None if request["expect_gpus"] == "auto" else int(request["expect_gpus"])
     if expected is None and not host.gpus:
         findings.problem(
             "no-gpu",
@@ -119,6 +150,39 @@ def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], finding
             f"found {len(gpus)} usable NVIDIA GPU(s), expected {expected}",
             "check `lspci -d 10de:` and the slots, or correct gpu_stack_expect_gpus",
         )
+    if expected and len(gpus) > expected:
+        named = ", ".join(gpu.pci_address or gpu.pci_id for gpu in host.gpus)
+        findings.problem(
+            "surplus-gpu",
+            f"found {len(gpus)} usable NVIDIA GPU(s) ({named}), expected {expected}",
+            "name those that are not for this stack in gpu_stack_ignore_gpus, or correct gpu_stack_expect_gpus",
+        )
+
+
+def _taken_back(host: Host) -> str:
+    """Return how a host gets its GPUs back: what gives them away is in files of the host, or in the request."""
+    given = [gpu for gpu in host.others if gpu.kernel_driver in FOR_GUESTS]
+    if not given:
+        return "name fewer GPUs in gpu_stack_ignore_gpus"
+    what = " and ".join(gpu.pci_address for gpu in given)
+    found = [remedy for setting in host.guest_settings if (remedy := _undone(setting, given))]
+    ways = " and ".join(dict.fromkeys(found)) or f"find what binds it ({_SEARCH}), and remove that"
+    return f"to use {what} on this host: {ways}, and reboot"
+
+
+def _undone(setting: GuestSetting, given: list[HostGpu]) -> str | None:
+    """Return how to undo what gives devices to virtual machines; None where it gives none of these GPUs."""
+    if setting.text in FOR_GUESTS:
+        address = setting.path.rpartition("-")[2]
+        is_theirs = address in [gpu.pci_address for gpu in given]
+        return f"sudo driverctl unset-override {address} ({setting.path} has {setting.text})" if is_theirs else None
+    if not any(gpu.pci_id in setting.text.lower() for gpu in given):
+        return None
+    if not setting.line:
+        where = "GRUB_CMDLINE_LINUX and GRUB_CMDLINE_LINUX_DEFAULT in /etc/default/grub"
+        return f"remove the GPU's ids from {setting.text} in the kernel options ({where}), type sudo update-grub"
+    where = f"{setting.path}, line {setting.line}"
+    return f"remove the GPU's ids from `{setting.text}` ({where}), type sudo update-initramfs -u"
 
 
 def _check_described(request: Request, findings: Findings) -> None:

@@ -64,13 +64,15 @@ class Training:
     """What happens with one framework: `train`, `reused`, `deferred`, `skip` or `left out`, and why.
 
     result: for `reused`, `deferred` and `skip` the evidence of this run, smoke_train.json. expired: for `deferred`, why
-    the last training of an unchanged host proves nothing any more; empty if it does.
+    the last training of an unchanged host proves nothing any more; empty if it does. gpus: for `train`, nvidia-smi's
+    indexes of the GPUs to train on; empty for all.
     """
 
     action: str
     reason: str
     result: Mapping[str, Any] | None = None
     expired: str = ""
+    gpus: tuple[int, ...] = ()
 
 
 # What evidence belongs to -----------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ def trainings(
     """
     checks = verify.checks if verify else ()
     hidden = next((check.setting for check in checks if check.id == "cuda.devices" and check.status == SKIP), None)
-    stack, devices = stack_fingerprint(plan), hardware(host)
+    stack, devices = stack_fingerprint(plan), hardware(host.without_others(plan.request["ignore_gpus"]))
     # A change, or a first verification, stays pending until the GPUs are idle.
     waits = changed or host.pending is not None or host.verified is None or host.verified.stack != stack
     found = {}
@@ -164,8 +166,20 @@ def trainings(
         elif hidden:
             found[framework] = _skipped(framework, hidden)
         else:
-            found[framework] = Training(TRAIN, reason or "it was requested")
+            found[framework] = Training(
+                TRAIN, reason or "it was requested", gpus=_chosen(plan, host, framework, verify)
+            )
     return found
+
+
+def _chosen(plan: Plan, host: Probe, framework: str, verify: VerifyEvidence | None) -> tuple[int, ...]:
+    """Return the indexes of the GPUs to train on where gpu_stack_ignore_gpus names some that the driver has as well."""
+    if (ignored := plan.request["ignore_gpus"]) == "none":
+        return ()
+    unused = {gpu.pci_id for gpu in plan.gpus if gpu.left_out_by == framework}
+    ours = {gpu.pci_address for gpu in host.without_others(ignored).gpus if gpu.pci_id not in unused}
+    listed = {g.pci_address: g.index for g in (verify.gpus if verify else ()) or host.driver.smi.gpus}
+    return tuple(index for address, index in listed.items() if address in ours and index is not None)
 
 
 def _reason_to_train(
@@ -243,7 +257,7 @@ def training_records(
         records[result.framework] = VerifiedTraining(
             finished=now,
             stack=stack_fingerprint(plan),
-            hardware=hardware(host),
+            hardware=hardware(host.without_others(plan.request["ignore_gpus"])),
             status=result.status,
             result=result.key_figures,
             checks={check.id: check.status for check in result.checks},

@@ -63,6 +63,7 @@ PROGRESS_INTERVAL = 30.0  # seconds between lines on standard error
 # sudo and systemd may have shortened PATH.
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib")
 SIMULATION_NOTES = Path("/usr/share/gpuhost-simulated")
+FOR_GUESTS = ("vfio-pci", "pci-stub")  # kernel drivers that keep a device for virtual machines
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NOT_FOUND = (
     "found no nvidia-smi in PATH or the usual directories; expected the one of the NVIDIA driver; "
@@ -466,7 +467,7 @@ def simulation_notes() -> list[str]:
 
 
 def count_pci_gpus(root: Path = PCI_DEVICES) -> int:
-    """Return the number of NVIDIA display and 3D controllers on the PCI bus, with or without a driver."""
+    """Return the number of NVIDIA display and 3D controllers on the PCI bus that no virtual machine has."""
     count = 0
     for device in sorted(root.glob("*")):
         try:
@@ -474,7 +475,8 @@ def count_pci_gpus(root: Path = PCI_DEVICES) -> int:
             class_ = (device / "class").read_text().strip()
         except OSError:
             continue  # the device was removed, or is not a PCI function
-        count += vendor == "0x10de" and class_.startswith("0x03")
+        driver = (device / "driver").resolve().name
+        count += vendor == "0x10de" and class_.startswith("0x03") and driver not in FOR_GUESTS
     return count
 
 

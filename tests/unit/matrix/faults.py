@@ -410,9 +410,9 @@ def nouveau_bound(host: Host) -> None:
     host.bind(at.ADDRESSES[1], "nouveau")
 
 
-@fault("A GPU is bound to vfio-pci, for a virtual machine", "driver.pci_binding")
-def gpu_for_a_virtual_machine(host: Host) -> None:
-    host.bind(at.ADDRESSES[1], "vfio-pci")
+@fault("A GPU is bound to another driver of the kernel", "driver.pci_binding")
+def gpu_of_another_driver(host: Host) -> None:
+    host.bind(at.ADDRESSES[1], "nvidiafb")
 
 
 WITHOUT_FABRIC_MANAGER = "Fabric Manager starts the subnet manager"

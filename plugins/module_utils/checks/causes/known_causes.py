@@ -105,7 +105,8 @@ class Host:
         """The document of `nvidia-smi -q -x`; without GPUs where nvidia-smi does not answer."""
         if self._log is None:
             is_there = nvidia_smi.answers(self.context.smi)
-            self._log = nvidia_smi_log.read(self.context.smi_path, self.context.run) if is_there else Log([])
+            smi_path, run, alone = self.context.smi_path, self.context.run, self.context.left_alone
+            self._log = nvidia_smi_log.read(smi_path, run, alone) if is_there else Log([])
         return self._log
 
     def find(self, cause: Cause) -> Found | None:

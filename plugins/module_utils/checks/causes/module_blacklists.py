@@ -74,7 +74,8 @@ def _is_not_explained_otherwise(context: Context, found: dict[str, Check]) -> bo
     log, _problem = kernel_log.read(context.run)
     if log is None or kernel_log.has_load_attempt(log):
         return False
-    return all(gpu.kernel_driver is None for gpu in pci.read(context.root)[0])
+    gpus = pci.read(context.root)[0]
+    return all(gpu.kernel_driver is None for gpu in gpus if gpu.pci_address not in context.left_alone)
 
 
 def _follows(context: Context, check: Check, found: dict[str, Check]) -> bool:

@@ -46,7 +46,8 @@ def shell(context: Context, home: str, arguments: Sequence[str]) -> tuple[list[s
     home: an empty directory
     """
     environment = {"PATH": "/usr/bin:/bin", **user_settings.login_environment(context.root), "HOME": home}
-    hidden = ["CUDA_VISIBLE_DEVICES="] if context.gpu_jobs else []  # whatever a profile says
+    # Whatever a profile says.
+    hidden = [] if context.visible is None else ["CUDA_VISIBLE_DEVICES=%s" % context.visible]
     return [SHELL, "-lc", _RUN, SHELL, *_ordered(arguments, hidden)], environment
 
 

@@ -29,6 +29,9 @@ _VERSION = re.compile(r"\d{1,14}(\.\d{1,14})*(\.?(post|rc|a|b)\d{1,14})?", re.AS
 _NUMBER = re.compile(r"\d+(\.\d+)+|\d+([,-]\d+)*", re.ASCII)  # with hyphens in package names, as in cuda-toolkit-12-6
 _BUILD = re.compile(r"^cu(\d\d)(\d)$")  # as PyTorch names its builds: cu126 is for CUDA 12.6
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
+# PCI addresses as sysfs, lspci (no domain) and nvidia-smi (a longer one) print them.
+_ADDRESS = re.compile(r"(?:(?:[0-9a-f]{4})?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+_GPU = re.compile(_ADDRESS.pattern + "|[0-9a-f]{4}:[0-9a-f]{4}")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
 
 
@@ -93,6 +96,8 @@ def _understood(variable: Variable, value: Any) -> tuple[str, str]:
     """Return a value as text, and what a word was taken for, if anything; YAML reads `13.2` as a number."""
     if is_empty(value):
         return variable.default, f"empty, which means its default, {variable.default}"
+    if variable.type == "gpus":
+        return _gpus(value), ""
     if isinstance(value, (list, tuple, Mapping)):
         return "", ""
     text = str(value).strip()
@@ -106,6 +111,14 @@ def _understood(variable: Variable, value: Any) -> tuple[str, str]:
     return (text if variable.type in _CASE_SENSITIVE else text.lower()), ""
 
 
+def _gpus(value: Any) -> str:
+    """Return the names of GPUs as text with commas, addresses as sysfs has them."""
+    names = value if isinstance(value, (list, tuple)) else re.split(r"[,\s]+", str(value))
+    texts = [str(name).strip().lower() for name in names]
+    found = [(text, _ADDRESS.fullmatch(text)) for text in texts]
+    return ",".join(f"{match[1] or '0000'}:{match[2]}" if match else text for text, match in found) or "none"
+
+
 def _expected(variable: Variable, text: str) -> str | None:
     """Return what is expected instead of a value; None if it is valid."""
     words = tuple(variable.choices)
@@ -115,6 +128,9 @@ def _expected(variable: Variable, text: str) -> str | None:
         return f"one of {', '.join(words)}{spelling.hint(text, words)}"
     if variable.type == "version":
         return _expected_of_version(text, words)
+    if variable.type == "gpus":
+        wrong = [name for name in text.split(",") if not _GPU.fullmatch(name)]
+        return f"{variable.expected}, not {', '.join(wrong)}" if wrong else None
     accepts = {
         "bool": text in ("true", "false"),
         "count": text.isdecimal() and len(text) < 10 and int(text) >= variable.minimum,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Pcie, PcieLink
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 
@@ -13,9 +13,13 @@ PCIE_LINK_BELOW_ABILITY = FindingSpec(
 )
 
 
+def _ours(context: Context) -> Pcie:
+    return context.probe.without_others(context.plan.request["ignore_gpus"]).pcie
+
+
 def check_links(context: Context, findings: Findings) -> None:
     """Warn of links that are narrower or slower than their card."""
-    for address, gpu in context.probe.pcie.gpus.items():
+    for address, gpu in _ours(context).gpus.items():
         limits = _link_limits(gpu.link, gpu.slot or PcieLink(), is_loaded=context.probe.driver.loaded is not None)
         if limits:
             advice = "if the slot supports more, reseat the card or its riser and check the firmware's slot settings"
@@ -60,7 +64,7 @@ _PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's
 
 def check_peer_to_peer(context: Context, findings: Findings) -> None:
     """Check the paths between GPUs without NVSwitches, which reach each other over PCIe alone."""
-    pcie = context.probe.pcie
+    pcie = _ours(context)
     if len(pcie.gpus) < 2 or context.probe.nvswitches:
         return
     translated = [address for address, gpu in pcie.gpus.items() if (gpu.iommu_type or "").startswith("DMA")]

@@ -49,9 +49,12 @@ def check_nouveau(context: Context, findings: Findings) -> None:
     if bound or context.probe.driver.nouveau_loaded:
         gpus = f" and bound to {', '.join(bound)}" if bound else ""
         module = next((name for name in rivals if name in bound.values()), "nouveau")
+        ours = [g.pci_address for g in context.probe.without_others(context.plan.request["ignore_gpus"]).gpus]
+        dark = ", ".join(address for address in bound if address not in ours)
         NOUVEAU_IN_USE.add_warning(
             findings,
-            f"{module} is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot",
+            f"{module} is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot"
+            + (f"; a display at {dark}, which is left alone, stays dark unless that driver serves it" if dark else ""),
         )
 
 

@@ -707,8 +707,8 @@ def nouveau_only_loaded(simulated: SimulatedHost) -> None:
     simulated.write("proc/modules", "nvidia 1 0 - Live 0x0\nnouveau 2732032 0 - Live 0x0000000000000000\n")
 
 
-def bound_to_vfio_pci(simulated: SimulatedHost) -> None:
-    simulated.bind("0000:06:00.0", "vfio-pci")
+def bound_to_nvidiafb(simulated: SimulatedHost) -> None:
+    simulated.bind("0000:06:00.0", "nvidiafb")
 
 
 def off_the_bus(simulated: SimulatedHost) -> None:
@@ -747,7 +747,7 @@ FAULTS: dict[Any, dict[str, str]] = {
         "driver.pci_binding": "0000:06:00.0: nouveau",
     },
     nouveau_only_loaded: {"driver.nouveau_absent": "loaded, bound to no GPU"},
-    bound_to_vfio_pci: {"driver.pci_binding": "0000:06:00.0: vfio-pci"},
+    bound_to_nvidiafb: {"driver.pci_binding": "0000:06:00.0: nvidiafb"},
     off_the_bus: {"gpu.xid_errors": "Xid 79 on 0000:05:00 (the GPU has fallen off the bus)"},
 }  # fmt: skip
 
@@ -902,7 +902,7 @@ def test_simulated_driver_has_no_binding(simulated: SimulatedHost, snapshot: Sna
     assert simulated.verify()["driver.nouveau_absent"]["status"] == "skip"
     nouveau_only_loaded(simulated)
     assert simulated.verify()["driver.nouveau_absent"]["status"] == "fail"
-    simulated.bind("0000:06:00.0", "vfio-pci")
+    simulated.bind("0000:06:00.0", "nvidiafb")
     assert simulated.verify()["driver.pci_binding"]["status"] == "fail"
 
 

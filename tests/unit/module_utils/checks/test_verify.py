@@ -200,6 +200,8 @@ def test_programs_see_no_gpu_beside_a_job_and_keep_their_environment(monkeypatch
     verify.verify(cuda_host(run, gpu_jobs="4242 (python3 train.py)"))
     assert environments["--version"]["CUDA_VISIBLE_DEVICES"] == ""
     assert (environments["--version"]["MARK"], environments["--version"]["LC_ALL"]) == ("kept", "C")
+    verify.verify(cuda_host(run, visible="GPU-1"))  # beside one that is left alone
+    assert environments["--version"]["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     environments.clear()
     verify.verify(cuda_host(run))
     assert environments["--version"] is None

@@ -69,3 +69,21 @@ def test_a_driver_that_stays_is_checked_like_a_planned_one() -> None:
     driver = prebuilt.component(planned.Driver)
     assert driver is not None
     assert driver.module_source == "prebuilt"
+
+
+@pytest.mark.parametrize(
+    ("warnings", "counted", "expected"),
+    [
+        (1, (1, 2, 1), 1),  # as it was planned
+        (1, (2, 2, 1), 2),  # one of ours has fallen off the bus
+        (0, (2, 2, 1), 1),  # one was given away since
+        (0, (1, 2, 1), 1),  # a plan of an earlier release, made beside it
+        (0, (1, 1, 1), 1),  # the only one
+        (0, (0, 1, 1), 0),
+    ],
+)
+def test_gpus_that_were_given_away_are_not_expected(
+    warnings: int, counted: tuple[int, int, int], expected: int
+) -> None:
+    plan = planned.Planned.from_json({"warnings": [{"code": planned.LEFT_ALONE}] * warnings})
+    assert plan.expected(*counted) == expected

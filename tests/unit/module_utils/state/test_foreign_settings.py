@@ -168,3 +168,21 @@ def test_a_setting_names_the_modules_that_it_keeps_from_loading_and_its_first_li
     write(tmp_path, "proc/cmdline", "module_blacklist=nvidia_uvm,nvidia_drm\n")
     found = [(row.line, sorted(row.modules)) for row in foreign_settings.module_settings(str(tmp_path))]
     assert found == [(2, ["nvidia"]), (4, ["nvidia_drm"]), (0, ["nvidia_drm", "nvidia_uvm"])]
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "found"),
+    [
+        ("etc/modprobe.d/a.conf", "# x\noptions vfio-pci disable_vga=1 ids=10de:1b06\n", [2]),
+        ("etc/modprobe.d/a.conf", "softdep nouveau pre: vfio-pci\n#options vfio-pci ids=10de:1b06\n", []),
+        ("etc/initramfs-tools/modules", "vfio\nvfio_pci ids=10de:1b06\n", [2]),
+        ("etc/modules", "vfio vfio_iommu_type1 vfio_pci ids=10de:1b06\n", [1]),
+        ("proc/cmdline", "ro quiet pci-stub.ids=10de:1b06 iommu=pt\n", [0]),
+        ("etc/driverctl.d/pci-0000:02:00.0", "vfio-pci\n", [0]),
+        ("etc/driverctl.d/pci-0000:02:00.0", "igb_uio\n", []),
+    ],
+)
+def test_what_gives_devices_to_virtual_machines(tmp_path: Path, path: str, text: str, found: list[int]) -> None:
+    write(tmp_path, path, text)
+    settings = foreign_settings.guest_settings(str(tmp_path))
+    assert [(setting.path, setting.line) for setting in settings] == [(f"/{path}", line) for line in found]

@@ -42,6 +42,9 @@ from syrupy.assertion import SnapshotAssertion
         ({"keep_cuda": 2}, ("keep_cuda", "2")),
         ({}, ("leftovers", "refuse")),
         ({"leftovers": "remove"}, ("leftovers", "remove")),
+        ({"ignore_gpus": ["00000000:02:00.0", " 10DE:1B06"]}, ("ignore_gpus", "0000:02:00.0,10de:1b06")),
+        ({"ignore_gpus": "03:00.0, 0001:04:00.0"}, ("ignore_gpus", "0000:03:00.0,0001:04:00.0")),
+        ({"ignore_gpus": []}, ("ignore_gpus", "none")),
     ],
 )
 def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, str]) -> None:
@@ -76,6 +79,7 @@ def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, st
         {"pytorch": "2.10.0+cu126"},
         {"pytorch_cuda": "cu 12"},
         {"driver_kernel_modules": "nouveau"},
+        {"ignore_gpus": [120.0, "0000:01:00.0", "GPU-1"]},  # what YAML makes of 0000:02:00.0 without quotes
     ],
     ids=str,
 )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import GuestSetting
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import (
+    check_gpu_count,
+    identify_gpus,
+    leave_alone,
+)
 
 from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, plan, plan_untried, texts
 from tests.unit.plugin_utils.resolver.resolver_checker import products, raw
@@ -89,7 +94,7 @@ def test_a_gpu_of_which_only_the_chip_is_public(snapshot):
         ("2", 0, ["no-gpu"]),
         ("2", 1, ["no-gpu"]),
         ("2", 2, []),
-        ("2", 3, []),
+        ("2", 3, ["surplus-gpu"]),
     ],
 )
 def test_expected_gpus(expected, count, found):
@@ -207,3 +212,19 @@ def test_a_probed_host_has_the_processor_that_it_has():
     assert resolve(load_catalog(), asking(), probed).ok
     arm = Host("ubuntu-24.04", "aarch64", gpus=(HostGpu("10de:2342"),))
     assert [problem.code for problem in resolve(load_catalog(), asking(), arm).problems] == ["distro-not-supported"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "remedy"),
+    [
+        (GuestSetting("/etc/driverctl.d/pci-0000:01:00.0", "vfio-pci"), "driverctl unset-override 0000:01:00.0"),
+        (GuestSetting("/etc/driverctl.d/pci-0000:09:00.0", "vfio-pci"), "grep -rE"),
+        (GuestSetting("/etc/modprobe.d/a.conf", "options vfio-pci ids=8086:10c9", 1), "grep -rE"),
+    ],
+)
+def test_what_gives_the_only_gpu_away_is_named(setting: GuestSetting, remedy: str) -> None:
+    gpu = HostGpu(GPUS["T4"][0], "0000:01:00.0", kernel_driver="vfio-pci")
+    given = leave_alone(Host("debian-12", "x86_64", gpus=(gpu,), guest_settings=(setting,)), asking())
+    (problem,) = resolve(load_catalog(), asking(), given).problems
+    assert problem.code == "no-gpu"
+    assert remedy in problem.remedy

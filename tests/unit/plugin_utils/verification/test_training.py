@@ -291,3 +291,11 @@ def test_a_reused_training_keeps_its_record():
     records_now = training_records(PLAN, earlier, {"tensorflow": "reused"}, [], "2026-11-20T00:00:00Z")
     assert to_json(records_now) == verified()["trainings"]
     assert training_records(PLAN, earlier, {"tensorflow": "left out"}, [], "2026-11-20T00:00:00Z") == {}
+
+
+def test_it_trains_on_none_of_the_gpus_that_are_to_be_ignored() -> None:
+    listed = [{**gpu, "index": number} for number, gpu in enumerate(PROBE["driver"]["nvidia_smi"]["gpus"])]
+    probe = host(driver={**PROBE["driver"], "nvidia_smi": {"gpus": listed}})
+    ours = dataclasses.replace(PLAN, request=PLAN.request.but(ignore_gpus="0000:05:00.0"))
+    assert trainings(ours, probe, WHEN_NEEDED, changed=True)["tensorflow"].gpus == (1,)
+    assert trainings(PLAN, probe, WHEN_NEEDED, changed=True)["tensorflow"].gpus == ()

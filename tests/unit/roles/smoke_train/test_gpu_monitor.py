@@ -411,10 +411,12 @@ def test_pci_gpus_are_nvidia_display_controllers(tmp_path: Path) -> None:
         "0000:06:00.1": ("0x10de", "0x040300"),  # a GPU's audio function
         "0000:07:00.0": ("0x10de", "0x068000"),  # NVSwitch
         "0000:00:02.0": ("0x8086", "0x030000"),  # another vendor's graphics
+        "0000:08:00.0": ("0x10de", "0x030000"),  # of a virtual machine
     }
     for address, (vendor, class_) in functions.items():
         (tmp_path / address).mkdir()
         (tmp_path / address / "vendor").write_text(f"{vendor}\n")
         (tmp_path / address / "class").write_text(f"{class_}\n")
+    (tmp_path / "0000:08:00.0/driver").symlink_to("../../drivers/vfio-pci")
     assert gpu_monitor.count_pci_gpus(tmp_path) == 2
     assert gpu_monitor.count_pci_gpus(tmp_path / "missing") == 0

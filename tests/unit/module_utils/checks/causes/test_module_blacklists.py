@@ -82,7 +82,7 @@ def unload_nothing(host: Host) -> None:
         pytest.param(write(SOFT, "# Managed by gpuhost (role nvidia_driver)\nblacklist nvidia\n"), id="ours"),
         pytest.param(FAULTS["module-deleted"].apply, id="module-not-built"),
         pytest.param(FAULTS["nouveau-loaded"].apply, id="nouveau"),
-        pytest.param(FAULTS["gpu-for-a-virtual-machine"].apply, id="vfio"),
+        pytest.param(FAULTS["gpu-of-another-driver"].apply, id="nvidiafb"),
         pytest.param(lambda host: log(host, "NVRM: No NVIDIA GPU found."), id="loading-failed"),
         pytest.param(lambda host: (host.remove(at.JOURNALCTL), host.remove(at.DMESG)), id="no-log"),
         pytest.param(unload_nothing, id="loaded"),
