@@ -24,7 +24,7 @@ OTHER_LOADERS = (
     *("/boot/%s" % name for name in ("extlinux/extlinux.conf", "extlinux.conf", "syslinux/syslinux.cfg")),
     "/boot/grub/menu.lst",
 )
-SUBMENU, SEVERAL = ">", "?"  # in place of a kernel
+SUBMENU, SEVERAL, OTHER = ">", "?", "<"  # in place of a kernel
 # As in GRUB's lexer: braces and separators end a word unless they are quoted, and # in a word begins no comment.
 _TOKEN = re.compile(
     r"""(?P<nothing>[ \t\r]+|\\\n|\#[^\n]*)
@@ -83,7 +83,8 @@ class Entry(NamedTuple):
     """An entry of the menu: the names of its submenus and its own, and the kernel that it boots.
 
     names: index, identifier and title on each level; the index is "?", and the others None, where they are unknown.
-    kernel: "" for another system, SUBMENU for a submenu, SEVERAL where a condition selects one of several.
+    kernel: OTHER for another system, "" where none is loaded, SUBMENU for a submenu, SEVERAL where a condition selects
+    one of several.
     is_conditional: whether the entry is in the menu depends on a condition.
     """
 
@@ -295,7 +296,7 @@ class Menu:
             names = (*above, (level.index(is_conditional), identifier, title))
             # Those of another partition have kernels of the same names.
             is_other = any("osprober-" in word for word in written)
-            kernel = SUBMENU if name == "submenu" else "" if is_other else self._kernel(block)
+            kernel = SUBMENU if name == "submenu" else OTHER if is_other else self._kernel(block)
             self.entries.append(Entry(names, kernel, is_conditional))
             if name == "submenu":  # which is run when it is opened
                 before = dict(self._variables), self.unread, self.left
@@ -438,27 +439,39 @@ class Menu:
             name, *words = [_value(word) or "" for word in statement.words] or [""]
             if re.fullmatch("linux(efi|16)?", name):
                 before = {"".join(words[:1]).rpartition("vmlinuz-")[2]}
+            elif name in ("chainloader", "ntldr"):  # or a kernel of this system, as an EFI program
+                before = {"" if re.search("linu[xz]", " ".join(words), re.IGNORECASE) else OTHER}
             elif name in self._functions and name not in calls:
                 before = self._kernels(self._functions[name], before, (*calls, name))
         return before
 
     def booted(self, entry: str, kernels: list[str]) -> tuple[str | None, str]:
         """Return the kernel that an entry boots and "", or None and the reason why that is not known."""
-        parts = [part.replace(">>", ">") for part in re.split("(?<!>)>(?!>)", entry)]
-        found = next((each for each in self.entries if _is_named(each, parts, perhaps=True)), None)
+        found = self._find(entry)
         if found is None:
             return None, "GRUB's menu has no entry %s" % entry
-        if not _is_named(found, parts):
+        if not _is_named(found, _parts(entry)):
             return None, "which entry of GRUB's menu is %s depends on a condition of GRUB" % entry
         if found.kernel == SUBMENU:
             return None, "entry %s of GRUB's menu is a submenu, which waits for a choice" % entry
         if found.kernel == SEVERAL:
             return None, "entry %s of GRUB's menu boots what a condition of GRUB selects" % entry
+        if found.kernel == OTHER:
+            return None, "entry %s of GRUB's menu starts another system" % entry
         if found.kernel not in kernels:
             return None, "entry %s of GRUB's menu boots no kernel in /boot" % entry
         if found.is_conditional:
             return None, "entry %s of GRUB's menu depends on a condition of GRUB" % entry
         return found.kernel, ""
+
+    def system(self, entry: str) -> str:
+        """Return the title of an entry, by its name, that starts another system; empty where it does not."""
+        found = self._find(entry)
+        is_other = found is not None and found.kernel == OTHER and _is_named(found, _parts(entry))
+        return (found.names[-1][2] or entry) if found and is_other and not found.is_conditional else ""
+
+    def _find(self, entry: str) -> Entry | None:
+        return next((each for each in self.entries if _is_named(each, _parts(entry), perhaps=True)), None)
 
     def entry_of(self, kernel: str) -> str:
         """Return the identifiers of the entry of a kernel that no condition can take away, or "" without one."""
@@ -493,6 +506,11 @@ def _title(words: list[str | None]) -> tuple[str | None, str | None]:
     return (titles or [""])[0], identifier
 
 
+def _parts(entry: str) -> list[str]:
+    """Return the names on each level of an entry's name."""
+    return [part.replace(">>", ">") for part in re.split("(?<!>)>(?!>)", entry)]
+
+
 def _is_named(entry: Entry, parts: list[str], perhaps: bool = False) -> bool:
     """Return whether `parts` names an entry, or perhaps one of which a name is unknown.
 
@@ -519,7 +537,8 @@ class Answer(NamedTuple):
     """What GRUB boots, each a kernel or None: next, by its first entry, and by the default of its configuration.
 
     reason: why the next one is not known. default: the entry that the configuration chooses, "" where that is unknown.
-    entries: kernels, each with the identifiers of its entry, or "" without one.
+    entries: kernels, each with the identifiers of its entry, or "" without one. system: the title of the next entry
+    where that starts another system.
     """
 
     next: str | None = None
@@ -528,6 +547,7 @@ class Answer(NamedTuple):
     selected: str | None = None
     default: str = ""
     entries: tuple[tuple[str, str], ...] = ()
+    system: str = ""
 
 
 def ask(root: str, kernels: list[str]) -> Answer:
@@ -564,7 +584,7 @@ def ask(root: str, kernels: list[str]) -> Answer:
         kernel, reason = None, "%s, which grub.cfg runs, may choose another entry of GRUB's menu" % menu.unread
     else:
         kernel, reason = None, "which entry of GRUB's menu is its default depends on a condition of GRUB"
-    return answer._replace(next=kernel, reason=reason)
+    return answer._replace(next=kernel, reason=reason, system=menu.system(menu.default or ""))
 
 
 def main(root: str, kernels: list[str]) -> None:

@@ -68,6 +68,7 @@ def kernel(root: str, running: str) -> Kernel:
         headers=tuple(_by_version(headers)),
         next_boot=boots.next,
         next_boot_unknown=boots.reason,
+        next_boot_system=boots.system,
         menu_entries={release: entry for release, entry in boots.entries if entry},
         grub_defaults=_grub_defaults(root),
         held_back=held_back(root, booted),

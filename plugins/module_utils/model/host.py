@@ -58,6 +58,7 @@ class Kernel:
     that are installed, and that are in apt's lists (None: not searched, since nothing is missing, or apt has none).
     headers_from: for each release without headers, the packages that provide them; None: apt has no lists.
     held_back: the one that the kernel guard keeps from being the next-boot kernel. next_boot_unknown: why that is None.
+    next_boot_system: the title of GRUB's next entry where that starts another system.
     initramfs_mib: the size of the largest initramfs in /boot. build_jobs: how many files DKMS compiles at a time.
     prebuilt: the releases for which apt offers NVIDIA's modules prebuilt, by package, exact ones and metapackages;
     None: not searched, or apt has no lists. extra_modules: likewise the packages with more modules of the releases that
@@ -68,6 +69,7 @@ class Kernel:
     running: str | None = None
     next_boot: str | None = None
     next_boot_unknown: str = ""
+    next_boot_system: str = dataclasses.field(default="", metadata=records.OMITTED)
     installed: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     releases: Mapping[str, KernelRelease] = dataclasses.field(default_factory=dict)

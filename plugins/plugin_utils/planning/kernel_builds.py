@@ -87,7 +87,7 @@ def check(builds: Builds, findings: Findings) -> None:
         if release and not _is_of_proxmox(release, role, findings):
             _check_headers(builds, release, role, findings)
             _check_compiler(builds, release, role, findings)
-    if kernel.next_boot_unknown:
+    if kernel.next_boot_unknown and not kernel.next_boot_system:
         NEXT_BOOT_UNKNOWN.add_warning(
             findings,
             f"which kernel starts next is unknown: {kernel.next_boot_unknown}. Only kernel {kernel.running}, which is "

@@ -97,6 +97,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         signatures.check_signatures,
         kernel_modules.check_modules_disabled,
         kernel_modules.check_blacklists,
+        kernel_modules.check_next_boot,
         kernel_modules.check_kernel_builds,
         present_driver.check_graphics,
         present_driver.check_nouveau,

@@ -9,6 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import kernel_builds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation import outlook
 
 MODULES_DISABLED = FindingSpec(
     "modules-disabled",
@@ -89,6 +90,33 @@ def without_option(option: str) -> str:
     return f"remove {option} from the kernel options (GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub)"
 
 
+NEXT_BOOT_OTHER_SYSTEM = FindingSpec(
+    "next-boot-other-system",
+    "GRUB starts another system next, such as Windows, and the run has to reboot (else a warning)",
+    "Have GRUB start this one: `GRUB_DEFAULT` and `sudo update-grub`, or `sudo grub-reboot ENTRY` before the run",
+)
+
+
+def check_next_boot(context: Context, findings: Findings) -> None:
+    """Refuse a reboot that ends in another system, where the run would wait in vain."""
+    kernel = context.probe.kernel
+    if not kernel.next_boot_system or not context.options.own_kernel or not context.is_changed("driver"):
+        return
+    found = f'GRUB starts "{kernel.next_boot_system}" next, which is another system'
+    entry = kernel.menu_entries.get(kernel.running or "", "")
+    start = f"sudo grub-reboot '{entry}'" if entry else "sudo grub-reboot ENTRY, with this system's in grub.cfg"
+    start += (
+        ", for once; or make it the default: GRUB_DEFAULT in /etc/default/grub and sudo update-grub, or where that is"
+    )
+    start += " `saved`, sudo grub-set-default"
+    because = outlook.outlook(context.plan, context.diff, context.probe)
+    if because.reboot == outlook.NO:
+        NEXT_BOOT_OTHER_SYSTEM.add_warning(findings, f"{found}; before a reboot from afar, type: {start}")
+    else:
+        message = f"{found}, and the run has to reboot, {because.because}: it would wait in vain"
+        NEXT_BOOT_OTHER_SYSTEM.add_problem(findings, message, f"before the run, type: {start}")
+
+
 def check_kernel_builds(context: Context, findings: Findings) -> None:
     """Check what DKMS builds with for the running and the next-boot kernel; modules must exist for both."""
     driver = DriverComponent.of(context.components)
@@ -102,4 +130,4 @@ def check_kernel_builds(context: Context, findings: Findings) -> None:
     kernel_builds.check(builds, findings)
 
 
-FINDINGS = (MODULES_DISABLED, DRIVER_KEPT_FROM_LOADING)
+FINDINGS = (MODULES_DISABLED, DRIVER_KEPT_FROM_LOADING, NEXT_BOOT_OTHER_SYSTEM)

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub, system
 from syrupy.assertion import SnapshotAssertion
 
 from tests import record_grub
@@ -81,6 +81,7 @@ GUARDED = f"gpuhost_kernel={NEW12}\ngpuhost_entry={identifier(OLD12)}\ngpuhost_t
 TITLE = "Advanced options for GNU/Linux>GNU/Linux, with Linux "
 NO_ENTRY = "unknown: GRUB's menu has no entry "
 WAITS = "unknown: entry {} of GRUB's menu is a submenu, which waits for a choice"
+SYSTEM = "unknown: entry {} of GRUB's menu starts another system"
 OTHER = "unknown: entry {} of GRUB's menu boots no kernel in /boot"
 WHICH = "unknown: which entry of GRUB's menu is {} depends on a condition of GRUB"
 DEPENDS = "unknown: entry {} of GRUB's menu depends on a condition of GRUB"
@@ -172,10 +173,10 @@ CASES = {
         "",
         NO_ENTRY + identifier(OLD12).split(">")[1],
     ),
-    "another system": (D12.replace("submenu ", WINDOWS + "submenu ").replace('"0"', '"1"'), "", OTHER.format("1")),
+    "another system": (D12.replace("submenu ", WINDOWS + "submenu ").replace('"0"', '"1"'), "", SYSTEM.format("1")),
     "another system moves the numbers": (default("2>2", D12.replace("submenu ", WINDOWS + "submenu ")), "", OLD12),
-    "another Linux": (D12.replace("submenu ", OTHER_LINUX + "submenu ").replace('"0"', '"1"'), "", OTHER.format("1")),
-    "another system is first": (D12.replace("menuentry 'GNU", WINDOWS + "menuentry 'GNU", 1), "", OTHER.format("0")),
+    "another Linux": (D12.replace("submenu ", OTHER_LINUX + "submenu ").replace('"0"', '"1"'), "", SYSTEM.format("1")),
+    "another system is first": (D12.replace("menuentry 'GNU", WINDOWS + "menuentry 'GNU", 1), "", SYSTEM.format("0")),
     "once": (D12, f"next_entry={identifier(OLD12)}\n", OLD12),
     "once, by number": (D12, "next_entry=1>2\n", OLD12),
     "once, then the default": (D12, "next_entry=\n", NEW12),
@@ -333,6 +334,24 @@ def test_probe_and_guard_name_the_same_kernel(tmp_path: Path, case: str) -> None
     installed(tmp_path / "root", configuration, environment, files)
     said = {"probe": probed(tmp_path / "root"), "guard": guarded(tmp_path / "root", tmp_path / "bin")}
     assert said == {"probe": expected, "guard": expected}
+
+
+@pytest.mark.parametrize(
+    ("entry", "system"),
+    [
+        (WINDOWS, "Windows Boot Manager (on /dev/sda1)"),
+        (OTHER_LINUX, "Debian GNU/Linux 12 (on /dev/sda3)"),
+        ("menuentry 'Windows 11' {\n\tchainloader (hd0,gpt1)/EFI/Microsoft/Boot/bootmgfw.efi\n}\n", "Windows 11"),
+        ("menuentry 'Own' {\n\tchainloader /EFI/Linux/debian.efi\n}\n", ""),
+        ("menuentry 'Xen' {\n\tmultiboot2 /boot/xen.gz\n}\n", ""),
+        (f"if loadfont x; then\n{WINDOWS}fi\n", ""),
+    ],
+    ids=["Windows", "another Linux", "by hand", "a kernel as an EFI program", "a hypervisor", "perhaps"],
+)
+def test_another_system_that_grub_starts_is_named(tmp_path: Path, entry: str, system: str) -> None:
+    configuration = D12.replace("menuentry 'GNU", f"{entry}menuentry 'GNU", 1)
+    installed(tmp_path, configuration, "")
+    assert grub.ask(str(tmp_path), [OLD12, NEW12]).system == system
 
 
 def test_grub_itself_boots_the_kernels_that_are_named() -> None:

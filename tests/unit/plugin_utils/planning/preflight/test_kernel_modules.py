@@ -128,3 +128,18 @@ def test_a_line_that_the_run_disables_or_has_written_is_no_problem(tmp_path: Pat
     applied = {"nvidia_driver": {"fingerprint": "f", "repairs": {"lines": lines}}}
     parts = probed(tmp_path, {"/etc/modprobe.d/vm.conf": "blacklist nvidia\n"}, "module_blacklists")
     assert codes(run(**parts, applied=applied)) == ([], [])
+
+
+WINDOWS = {"next_boot": None, "next_boot_unknown": "entry 0 starts another system", "next_boot_system": "Windows 11"}
+
+
+@pytest.mark.parametrize(
+    "entries", [{}, {"6.1.0-56-amd64": "gnulinux-advanced-9f>gnulinux-6.1.0-56-amd64-advanced-9f"}]
+)
+def test_a_reboot_that_ends_in_another_system_is_refused(entries: dict[str, str], snapshot: SnapshotAssertion) -> None:
+    parts = {"kernel": {**PROBE["kernel"], **WINDOWS, "menu_entries": entries}}
+    found = run(**parts, driver={"loaded": None, "nouveau_loaded": True})
+    assert codes(found) == (["next-boot-other-system"], ["nouveau-in-use"])
+    assert checks.refusal(found.problems) == snapshot
+    assert warned("next-boot-other-system", **parts) == snapshot  # without a reboot
+    assert codes(run(**parts, **DRIVER_INSTALLED, **LOADED)) == codes(run(options=CONTAINER, **parts)) == ([], [])
