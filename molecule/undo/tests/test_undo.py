@@ -20,9 +20,10 @@ from tests import configurations
 OLD, NEW = configurations.of_scenario("undo")
 NEW_HOME = f"/usr/local/cuda-{NEW.cuda}"
 SHADOW = "/etc/profile.d/zz-old-cuda.sh"
+FOREIGN = "#!/bin/sh\\necho Cuda compilation tools, release 11.8, V11.8.89\\n"  # for printf
 PREFER_FOREIGN = (
-    "mkdir -p /opt/foreign && printf '#!/bin/sh\necho Cuda compilation tools, release 11.8, V11.8.89\n' > /opt/foreign/nvcc && "
-    f"chmod 755 /opt/foreign/nvcc && echo 'PATH=/opt/foreign:$PATH' > {SHADOW}"
+    f"mkdir -p /opt/foreign && printf '{FOREIGN}' > /opt/foreign/nvcc && chmod 755 /opt/foreign/nvcc && "
+    f"echo 'PATH=/opt/foreign:$PATH' > {SHADOW}"
 )
 PREFER_OLD = f"echo 'PATH=/usr/local/cuda-{OLD.cuda}/bin:$PATH' > {SHADOW}"
 # The build in the background has its program's text on its command line; the brackets keep pgrep from finding itself.
