@@ -133,6 +133,7 @@ def probe(
         signatures_enforced=signed,
         kernel_keys=module_keys.key_ids(root) if signed else None,
         modules_disabled=attempt("kernel.modules_disabled", lambda: module_loading.disabled(root)),
+        root_in_memory=attempt("root file system", lambda: system.root_in_memory(root)) or "",
         module_blacklists=attempt("module blacklists", lambda: foreign_settings.of_driver(root)) or {},
         disk=attempt("disk", lambda: system.disk(root, options.directories)),
         masked_services=attempt("masked services", lambda: _masked(root, options)) or (),

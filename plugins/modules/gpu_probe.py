@@ -329,6 +329,9 @@ probe:
         - Where the kernel loads no module until the next boot, C(by) which files, globs in files and kernel options;
           null elsewhere.
       type: dict
+    root_in_memory:
+      description: What has the root file system in memory, empty where it is on a disk.
+      type: str
     module_blacklists:
       description: What keeps the driver's module from loading, lines of modprobe.d and kernel options, by file.
       type: dict

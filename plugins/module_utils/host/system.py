@@ -34,6 +34,9 @@ _CPU_MODEL = re.compile(r"^model name[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _PLACES = ("/usr/local/bin", "/usr/bin")  # of programs, the last one takes precedence
 _PYTHON = re.compile(r"^python(3\.\d+)$")
 _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
+_IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
+_OVERLAYROOT = re.compile(r"(?:^|\s)(overlayroot=[\"']?tmpfs\S*)")
+_LIVE = re.compile(r"(?:^|\s)(boot=(?:live|casper))(?=\s|$)")
 _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
@@ -204,6 +207,29 @@ def glibc() -> str | None:
 def toolchain(root: str, run: Run) -> Toolchain:
     """Return the versions of the default gcc and of glibc, and the C compilers that Triton finds."""
     return Toolchain(gcc(root, run), glibc(), tuple(c_compilers(root)))
+
+
+def root_in_memory(root: str) -> str:
+    """Return what has the root file system in memory, where a boot loses what is written to it; empty on a disk.
+
+    A tmpfs, an overlay whose upper directory is on one, or a kernel option of overlayroot (overlayroot.conf) or of live
+    images, whose upper directory is mounted out of sight (live-boot(7), casper(7)).
+    """
+    options = files.read_text(root, "/proc/cmdline") or ""
+    if option := _OVERLAYROOT.search(options):
+        return option.group(1)
+    lines = [line.split() for line in (files.read_text(root, "/proc/mounts") or "").splitlines()]
+    mounts = {words[1]: words for words in lines if len(words) > 3}
+    kind = mounts["/"][2] if "/" in mounts else ""
+    upper = re.search(r"\bupperdir=([^,]*)", mounts["/"][3]) if kind == "overlay" else None
+    if upper:
+        above = [path for path in mounts if (upper.group(1) + "/").startswith(path.rstrip("/") + "/")]
+        kind = mounts[max(above, key=len)][2]
+        if kind in _IN_MEMORY:
+            return "an overlay, whose changes are in %s, a %s" % (upper.group(1), kind)
+        live = None if "persisten" in options else _LIVE.search(options)
+        return live.group(1) if live else ""
+    return "a %s" % kind if kind in _IN_MEMORY else ""
 
 
 def disk(root: str, directories: Iterable[str] = ()) -> dict[str, DiskSpace]:

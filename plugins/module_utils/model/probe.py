@@ -54,8 +54,9 @@ class Probe:
     architecture: as `uname -m` prints it. uid: the user that it read as, 0 for root; may_write: whether that user may
     write to a directory, by path. guest_settings: what gives devices to virtual machines. environments: that of each
     framework, by name; environments_in_the_way: what is at its path and is no link of gpuhost's. changed_packages:
-    those that gpuhost changed. newer_state: which record a later gpuhost wrote. module_blacklists: what keeps the
-    driver's module from loading, by file. errors: why parts could not be read, "PART: CAUSE".
+    those that gpuhost changed. newer_state: which record a later gpuhost wrote. root_in_memory: what has the root file
+    system there, empty on a disk. module_blacklists: what keeps the driver's module from loading, by file. errors: why
+    parts could not be read, "PART: CAUSE".
 
     Records in the host's state directory, and the applied plan, are JSON as gpuhost of some version left it, which a
     host passes on: run (the run that changes the host), verified, requested and verified_plan (of the verified
@@ -99,6 +100,7 @@ class Probe:
     signatures_enforced: SignaturesEnforced | None = None
     kernel_keys: tuple[str, ...] | None = None
     modules_disabled: ModulesDisabled | None = None
+    root_in_memory: str = ""
     module_blacklists: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     disk: Mapping[str, DiskSpace] | None = None
     applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)

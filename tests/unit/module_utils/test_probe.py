@@ -101,6 +101,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "signatures_enforced",
         "kernel_keys",
         "modules_disabled",
+        "root_in_memory",
         "module_blacklists",
         "disk",
         "applied",

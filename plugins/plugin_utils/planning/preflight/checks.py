@@ -83,6 +83,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         run_user.check_user,
         host_records.check_newer_state,
         host_records.check_unread,
+        host_records.check_root,
         host_records.check_request,
         host_records.check_undone,
         other_runs.check_transaction,

@@ -56,6 +56,25 @@ def check_unread(context: Context, findings: Findings) -> None:
         )
 
 
+ROOT_IN_MEMORY = FindingSpec(
+    "root-in-memory",
+    "The root file system is in memory (overlayroot, a live image, netboot): what is installed is gone after a boot",
+    "Build the stack into the image that the host boots, or give it a root on a disk",
+)
+
+
+def check_root(context: Context, findings: Findings) -> None:
+    """Refuse to install what the next boot loses."""
+    found = context.probe.root_in_memory
+    if found and context.plan.request["scope"] == "host" and context.diff.changes:
+        ROOT_IN_MEMORY.add_problem(
+            findings,
+            f"the root file system is in memory ({found}): all that is installed is gone after the next reboot",
+            "install it into the image that this host boots (overlayroot: sudo overlayroot-chroot), or give the "
+            f"host a root on a disk{f', without {found}' if '=' in found else ''}, and run this again",
+        )
+
+
 REQUEST_CHANGED = FindingSpec(
     "request-changed",
     "Warning: the verified configuration was requested with other values than this run, such as one that was given "
@@ -119,4 +138,4 @@ def check_undone(context: Context, findings: Findings) -> None:
     )
 
 
-FINDINGS = (NEWER_STATE, PROBE_INCOMPLETE, REQUEST_CHANGED, UNDONE_BEFORE)
+FINDINGS = (NEWER_STATE, PROBE_INCOMPLETE, ROOT_IN_MEMORY, REQUEST_CHANGED, UNDONE_BEFORE)

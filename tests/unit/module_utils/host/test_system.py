@@ -213,3 +213,33 @@ def test_mount_points_are_on_the_device_of_their_directory() -> None:
             path = os.path.dirname(path)
         assert os.stat(space.mount).st_dev == os.stat(path).st_dev
         assert path.startswith(space.mount)
+
+
+OVERLAY = "overlay / overlay rw,relatime,lowerdir=/l,upperdir=%s,workdir=/w 0 0\n"
+ROOTS: dict[str, tuple[str, str, str]] = {  # /proc/mounts, /proc/cmdline
+    "a disk": ("/dev/sda2 / ext4 rw 0 0\ntmpfs /run tmpfs rw 0 0\n", "root=/dev/sda2 ro", ""),
+    "overlayroot": ("/dev/sda2 / ext4 rw 0 0\n", "ro overlayroot=tmpfs:recurse=0 quiet", "overlayroot=tmpfs:recurse=0"),
+    "overlayroot on a disk": (
+        f"/dev/sdb1 /media/root-rw ext4 rw 0 0\n{OVERLAY % '/media/root-rw/o'}",
+        "overlayroot=disk",
+        "",
+    ),
+    "an overlay": (
+        f"tmpfs /run tmpfs rw 0 0\n{OVERLAY % '/run/rw/o'}",
+        "",
+        "an overlay, whose changes are in /run/rw/o, a tmpfs",
+    ),
+    "a container": (OVERLAY % "/var/lib/docker/overlay2/9f/diff", "root=/dev/sda2 ro", ""),
+    "a live image": (OVERLAY % "/cow/upper", "boot=casper quiet splash", "boot=casper"),
+    "a live image that keeps changes": (OVERLAY % "/cow/upper", "boot=casper persistent", ""),
+    "netboot": ("tmpfs / tmpfs rw 0 0\n", "", "a tmpfs"),
+    "a disk over the initramfs": ("rootfs / rootfs rw 0 0\n/dev/sda2 / ext4 rw 0 0\n", "", ""),
+    "nothing is known": ("", "", ""),
+}
+
+
+@pytest.mark.parametrize(("mounts", "options", "expected"), ROOTS.values(), ids=ROOTS)
+def test_a_root_in_memory(tmp_path: Path, mounts: str, options: str, expected: str) -> None:
+    put(tmp_path, "/proc/mounts", mounts)
+    put(tmp_path, "/proc/cmdline", f"{options}\n")
+    assert system.root_in_memory(str(tmp_path)) == expected

@@ -32,6 +32,7 @@ def of_a_host(root: Path) -> Any:
         "/usr/bin/python3.11": "",
         "/proc/sys/kernel/osrelease": "6.1.0-56-amd64\n",
         "/proc/sys/kernel/modules_disabled": "1\n",
+        "/proc/cmdline": "overlayroot=tmpfs\n",
         "/etc/modprobe.d/a.conf": "alias nvidia off\n",
         "/sys/module/module/parameters/sig_enforce": "Y\n",
         "/proc/mounts": "pool / zfs rw 0 0\n",

@@ -69,3 +69,10 @@ def test_another_part_that_could_not_be_read_is_named() -> None:
     found = run(errors=[cause])
     assert codes(found) == ([], ["probe-incomplete"])
     assert cause in found.warnings[0].message
+
+
+def test_what_the_next_boot_loses_is_not_installed(snapshot: SnapshotAssertion) -> None:
+    found = run(root_in_memory="overlayroot=tmpfs")
+    assert codes(found) == (["root-in-memory"], [])
+    assert checks.refusal(found.problems) == snapshot
+    assert codes(run(root_in_memory="a tmpfs", **ALL_INSTALLED, **LOADED)) == ([], [])  # which the image has
