@@ -201,6 +201,12 @@ probe:
     toolchain:
       description: Major version of C(gcc), version of C(glibc), and the C(c_compilers) that PyTorch's Triton can use.
       type: dict
+    guest_settings:
+      description:
+        - "What gives devices to C(vfio-pci) or C(pci-stub) when the host boots: C(path), C(line) (0 for an option of the
+          kernel or a file of driverctl) and C(text)."
+      type: list
+      elements: dict
     nvswitches:
       description: Each NVSwitch with C(pci_address) and C(pci_id).
       type: list
