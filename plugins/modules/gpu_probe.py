@@ -203,7 +203,7 @@ probe:
       type: dict
     guest_settings:
       description:
-        - "What gives devices to C(vfio-pci) or C(pci-stub) when the host boots: C(path), C(line) (0 for an option of the
+        - "What gives devices to C(vfio-pci) or C(pci-stub) at boot: C(path), C(line) (0 for an option of the
           kernel or a file of driverctl) and C(text)."
       type: list
       elements: dict
