@@ -44,6 +44,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     gpu_processes,
     installed_driver,
     installed_stack,
+    kernel_modules,
     module_loading,
     nvidia_smi,
     proc_driver,
@@ -167,7 +168,11 @@ def _kernel(root: str, running: str, options: Options, modules: list[str], run: 
     found = system.kernel(root, running)
     packages = kernels.images(root)
     names = sorted({running, *found.installed})
-    found = replace(found, releases={n: kernels.release(root, n, n == running, packages, modules) for n in names})
+    releases = {n: kernels.release(root, n, n == running, packages, modules) for n in names}
+    if found.next_boot in releases:
+        has_driver = bool(kernel_modules.paths(root, found.next_boot))
+        releases[found.next_boot] = replace(releases[found.next_boot], has_driver=has_driver)
+    found = replace(found, releases=releases)
     tools = {"": list(options.kernel_tools), **{how: [name] for how, name in options.module_compressors.items()}}
     found = kernels.building(root, found, tools, options.kernel_header_offers, run)
     signed = secure_boot.state(root) != "disabled" or _signatures_enforced(root, found)

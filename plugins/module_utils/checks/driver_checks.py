@@ -36,7 +36,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     nvidia_smi,
     proc_driver,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, dkms
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, dkms, kernels
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
 
 NOT_LOADED_EXIT = 9
@@ -232,7 +232,9 @@ def _nvidia_smi(context: Context, driver: Driver) -> Check:
     must_work = context.driver_state == "working"
     expected = "exit 0, driver %s" % version if must_work else "exit 9: the NVIDIA driver is not loaded"
     if smi is None:
-        return NVIDIA_SMI.compare(False, "nvidia-smi is not installed", expected)
+        remedy = "Install the package with nvidia-smi of the driver's own series and version, such as nvidia-utils-%s."
+        how = remedy % driver.branch if driver.stays else None
+        return NVIDIA_SMI.compare(False, "nvidia-smi is not installed", expected, how)
     problem = _smi_problem(smi)
     if problem is not None:
         return NVIDIA_SMI.unknown("nvidia-smi: " + problem)
@@ -358,7 +360,13 @@ def _built_for(context: Context, driver: Driver, kernel: str) -> Check:
     remedy = "Install the headers of kernel %s and run `dkms autoinstall -k %s`.%s" % (
         kernel, kernel, _make_log(context.root, driver),
     )  # fmt: skip
-    if driver.module_source == "prebuilt":
+    if driver.stays:
+        is_prebuilt = driver.module_source == "prebuilt"
+        names = database(context.root).read(["linux-modules-nvidia-*"]) if is_prebuilt else ()
+        package = kernels.prebuilt_modules(names, driver.branch or "", kernel)
+        how = kernels.without_driver(kernel, package)
+        remedy = "%s.%s" % (how[0].upper() + how[1:], "" if package else _make_log(context.root, driver))
+    elif driver.module_source == "prebuilt":
         remedy = "Run this again: the plan names the prebuilt modules for kernel %s. %s" % (kernel, REAPPLY)
     paths = kernel_modules.paths(context.root, kernel)
     if not paths:

@@ -29,8 +29,9 @@ class KernelRelease:
     such as `linux-image-generic`. compiler: its description in the kernel's configuration, gcc: the major of that, None
     where it is not known or another compiler. compression: of its modules (`zst`, `xz`, `gz`).
     lacks: the modules that the host needs of it and that it has neither built in nor as a file; None where none are
-    needed, or the list of its modules cannot be read. settings: those of its
-    configuration for which NVIDIA's modules do not build, None where that is not read.
+    needed, or the list of its modules cannot be read. settings: those of its configuration for which NVIDIA's modules
+    do not build, None where that is not read. has_driver: whether it has a module of NVIDIA's driver; None where that
+    was not looked for.
     """
 
     package: str | None = None
@@ -40,6 +41,7 @@ class KernelRelease:
     compression: str | None = None
     lacks: tuple[str, ...] | None = dataclasses.field(default=None, metadata=records.OMITTED)
     settings: tuple[str, ...] | None = dataclasses.field(default=None, metadata=records.OMITTED)
+    has_driver: bool | None = dataclasses.field(default=None, metadata=records.OMITTED)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Sequence
+from typing import Iterable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Ke
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ModulesOfOthers
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_lists import HEADERS, IMAGE
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 
 # Make's own file quotes the value up to Linux 6.5 and from 6.12 on, and does not in between.
@@ -29,12 +29,32 @@ _CONFIGURATIONS = (
 _SETTING = re.compile(r"^CONFIG_(PREEMPT_RT|CC_IS_CLANG)(?:_FULL)?=y$", re.MULTILINE)  # _FULL before 5.4
 _SAID = {"PREEMPT_RT": "PREEMPT_RT", "clang version": "CC_IS_CLANG"}
 _RUNNING_COMPILER = re.compile(r"^Linux version \S+ \([^)]*\) \(((?:[^()]|\([^()]*\))*?)(?:, GNU ld .*)?\) #")
+# Ubuntu's (catalog/packages.yml, `prebuilt`), of a kernel or of its flavour.
+_PREBUILT = re.compile(r"(linux-modules-nvidia-(\d{3})(?:-server)?(?:-open)?-)[a-z\d]")
 _NAMED = re.compile(r"\bgcc-(\d+)\b")
 _VERSION = re.compile(r"\bgcc\b.*?(?:\)|version) (\d+)\.\d+")  # 26.04's has no number in its name
 _FLAVOUR = re.compile(r"-([a-z][a-z0-9-]*)$")
 _DKMS_NAME = re.compile(r"""^\s*(?:PACKAGE_NAME|BUILT_MODULE_NAME\[\d+\])=["']?([^"'\s]+)""", re.MULTILINE)
 _MODULE = re.compile(r"^(?:\S*/)?([^/\s]+)\.ko(?:\.(?:gz|xz|zst))?(?::|$)", re.MULTILINE)
 _COMPRESSED = re.compile(r"\.ko(?:\.(gz|xz|zst))?:")
+
+
+def prebuilt_modules(names: Iterable[str], branch: str, kernel: str) -> str:
+    """Return the package with a driver's prebuilt modules for a kernel, by that for another one; empty without one."""
+    stems = (match.group(1) for match in map(_PREBUILT.match, names) if match and match.group(2) == branch)
+    return next((stem + kernel for stem in stems), "")
+
+
+def without_driver(kernel: str, package: str) -> str:
+    """Return what to type for a kernel that has no module of a driver that others installed.
+
+    package: the one with prebuilt modules; empty where DKMS builds them
+    """
+    if package:
+        return "type: sudo " + words.install([package])
+    return "install the headers of kernel %s (%s%s) and type: sudo dkms autoinstall -k %s" % (
+        kernel, HEADERS, kernel, kernel,
+    )  # fmt: skip
 
 
 def release(

@@ -145,6 +145,12 @@ def driver_name_pattern(catalog: Catalog) -> str:
     return f"(?!(?:{_globs(catalog.driver.name_exceptions)})$)(?:{_globs(catalog.driver.name_patterns)})"
 
 
+def driver_series(catalog: Catalog, name: str) -> str | None:
+    """Return the branch in the name of a driver's package, with Ubuntu's `-server`: two sets of one branch conflict."""
+    matches = (re.fullmatch(expression, name) for expression in catalog.packages.driver_branch)
+    return next((match.group(1) for match in matches if match), None)
+
+
 def is_empty_meta(catalog: Catalog, name: str, version: str) -> bool:
     """Return whether a package is a metapackage that has lost its dependencies: it says nothing of a driver."""
     first = catalog.packages.empty_metas.get(name)

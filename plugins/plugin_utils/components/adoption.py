@@ -15,13 +15,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import of_others
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, CHOICES, PACKAGED
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem, Reason
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt
@@ -94,9 +93,6 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
         adopted[name] = component
     if request["scope"] == "host":
         problems += made.problems
-    findings = Findings()
-    if kept and made.ok:
-        known_bad.warn_of_driver(ResolveContext(catalog, host, request, made.gpus), kept.version, findings)
     if problems:
         adopted = {}
     shown = [choice.name for choice in CHOICES if BY_NAME[choice.name].is_common or choice.name in there]
@@ -107,7 +103,7 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
         repository=None,
         reasons=tuple(_reason(request, name, there, adopted, kept) for name in shown),
         problems=tuple(dict.fromkeys(problems)),
-        warnings=tuple(w for w in (*made.warnings, *findings.warnings, *warnings) if w.code != "repository-not-read"),
+        warnings=tuple(w for w in (*made.warnings, *warnings) if w.code != "repository-not-read"),
         remedies=(),
     )
 

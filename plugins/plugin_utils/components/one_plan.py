@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import architectures
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import architectures, known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import (
     check_gpu_count,
@@ -89,8 +89,10 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
     for choice in CHOICES:
         if choice.of_gpus.marked and choice.name in planned:
             gpus = choice.of_gpus.marked(catalog, gpus, findings)
+    if kept := driver_sets.kept(context):
+        known_bad.warn_of_driver(context, kept.version, findings)
     plan = _plan(host, request, gpus, components, repository.of_plan(context, components), findings)
-    return dataclasses.replace(plan, kept_driver=driver_sets.kept(context))
+    return dataclasses.replace(plan, kept_driver=kept)
 
 
 def _plan(

@@ -39,7 +39,8 @@ class Present:
     """What may stay on a host as it is.
 
     verified: the plan of the verified configuration; requested: its request; verified_at: UTC, in ISO 8601, empty where
-    it was not recorded. driver_works: nvidia-smi lists GPUs. loaded_modules: the flavour of the loaded kernel module.
+    it was not recorded. driver_works: nvidia-smi lists GPUs; where it is not installed, the loaded module has one and
+    is of the version of the libraries. loaded_modules: the flavour of the loaded kernel module.
     changed_packages: those that gpuhost has changed.
     """
 
@@ -171,11 +172,15 @@ def host_from_probe(probe: Probe) -> Host:
 
 def _present(probe: Probe) -> Present:
     loaded, smi = _loaded_driver(probe), probe.driver.smi.gpus
+    installed, is_bound = probe.driver.installed, any(gpu.kernel_driver == "nvidia" for gpu in probe.gpus)
+    agrees = is_bound and installed is not None and loaded is not None and installed.version == loaded
     return Present(
         verified=probe.verified_plan or VerifiedPlan(),
         requested=probe.requested or {},
         verified_at=probe.verified.at if probe.verified else "",
-        driver_works=bool(smi) and all(gpu.driver_version in (None, loaded) for gpu in smi),
+        driver_works=agrees
+        if probe.driver.nvidia_smi is None
+        else bool(smi) and all(gpu.driver_version in (None, loaded) for gpu in smi),
         loaded_modules=probe.driver.loaded.kernel_modules if probe.driver.loaded else "",
         changed_packages=probe.changed_packages,
     )

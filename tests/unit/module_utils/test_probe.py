@@ -75,6 +75,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "python",
         "toolchain",
         "gpus",
+        "guest_settings",
         "nvswitches",
         "switch_managers",
         "pcie",

@@ -10,7 +10,7 @@ import fnmatch
 import re
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import serves_displays
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_series, serves_displays
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import installed_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
@@ -108,7 +108,8 @@ def kept(context: ResolveContext) -> KeptDriver | None:
     if any(re.fullmatch(rule.kernel_modules, name) for name in installed):
         return None
     found = installed_driver.on_host(context.catalog, context.host)
-    modules = {_series(context, name) for name in installed if fnmatch.fnmatchcase(name, rule.prebuilt_modules)}
+    own = [name for name in installed if fnmatch.fnmatchcase(name, rule.prebuilt_modules)]
+    modules = {driver_series(context.catalog, name) for name in own}
     for name, version in installed.items():
         match = re.fullmatch(rule.prebuilt_driver, name)
         # A transitional package has the name of an older branch and the version of a newer one.
@@ -155,9 +156,3 @@ def check_display(context: ResolveContext, findings: Findings) -> None:
 def _installed(context: ResolveContext) -> dict[str, str]:
     """Return the versions of the host's own packages; those of other architectures (`:i386`) are left out."""
     return {package.name: package.version or "" for package in context.host.packages if ":" not in package.name}
-
-
-def _series(context: ResolveContext, name: str) -> str | None:
-    """Return the branch in the name of a driver's package, with Ubuntu's `-server`."""
-    matches = (re.fullmatch(expression, name) for expression in context.catalog.packages.driver_branch)
-    return next((match.group(1) for match in matches if match), None)

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern, is_empty_meta
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
+    driver_name_pattern,
+    driver_series,
+    is_empty_meta,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import Packages, Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
@@ -63,7 +67,9 @@ def _parts(present: Packages, pattern: str, catalog: Catalog) -> set[str]:
     """
     names = {name for name in present if re.fullmatch(pattern, name)}
     found: set[str] = set()
-    waiting = {n for n in names if _DRIVER_VERSION.match(versions.upstream(present[n].version)) or _series(n, catalog)}
+    waiting = {
+        n for n in names if _DRIVER_VERSION.match(versions.upstream(present[n].version)) or driver_series(catalog, n)
+    }
     while waiting:
         found |= waiting
         waiting = {needed for name in waiting for needed in present[name].depends if needed in names} - found
@@ -108,10 +114,10 @@ def _conflicts(name: str, planned: DriverComponent, names: set[str], catalog: Ca
     if _builds_modules(name, catalog):
         is_planned = any(_builds_modules(other, catalog) for other in names)
         return is_planned or _flavour(name) != planned.kernel_modules
-    series = _series(name, catalog)
+    series = driver_series(catalog, name)
     if series is None:
         return False
-    wanted = {found for found in (_series(other, catalog) for other in names) if found}
+    wanted = {found for found in (driver_series(catalog, other) for other in names) if found}
     return series.partition("-")[0] != planned.branch or (bool(wanted) and series not in wanted)
 
 
@@ -126,12 +132,6 @@ def _would_be_downgraded(name: str, version: str, planned: DriverComponent, cata
 
 def _builds_modules(name: str, catalog: Catalog) -> bool:
     return bool(re.fullmatch(catalog.packages.kernel_modules, name))
-
-
-def _series(name: str, catalog: Catalog) -> str | None:
-    """Return the branch in a package's name, with Ubuntu's `-server`: the two sets of one branch conflict."""
-    matches = (re.fullmatch(pattern, name) for pattern in catalog.packages.driver_branch)
-    return next((match.group(1) for match in matches if match), None)
 
 
 def _is_nvidias(name: str, planned: DriverComponent, catalog: Catalog) -> bool:

@@ -67,6 +67,8 @@ def without_change(plan: Plan, probe: Probe, diff: PlanDiff, options: Options) -
         run_user.check_user,
         host_records.check_newer_state,
         host_records.check_unread,
+        kernel_modules.check_next_kernel,
+        present_driver.check_nvidia_smi_is_there,
         gpu_use.check_nvidia_smi,
     ):
         check(context, findings)
@@ -100,8 +102,10 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         kernel_modules.check_blacklists,
         kernel_modules.check_next_boot,
         kernel_modules.check_kernel_builds,
+        kernel_modules.check_next_kernel,
         present_driver.check_graphics,
         present_driver.check_nouveau,
+        present_driver.check_nvidia_smi_is_there,
         present_driver.check_pending_reboot,
         present_driver.check_dkms_leftovers,
         gpu_use.check_nvidia_smi,

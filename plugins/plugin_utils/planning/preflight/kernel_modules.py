@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
@@ -117,6 +118,34 @@ def check_next_boot(context: Context, findings: Findings) -> None:
         NEXT_BOOT_OTHER_SYSTEM.add_problem(findings, message, f"before the run, type: {start}")
 
 
+NEXT_KERNEL_WITHOUT_DRIVER = FindingSpec(
+    "next-kernel-without-driver",
+    "Warning: the driver stays as others installed it, and the kernel that starts next has no module of it",
+    "Install Ubuntu's prebuilt modules for that kernel, or its headers and type `sudo dkms autoinstall -k KERNEL`; the "
+    "message has the names",
+)
+
+
+def check_next_kernel(context: Context, findings: Findings) -> None:
+    """Warn of a driver that stays and is gone after the next boot: no role looks after its modules."""
+    kept, kernel = context.plan.kept_driver, context.probe.kernel
+    release, following = kernel.next_boot, kernel.releases.get(kernel.next_boot or "")
+    if kept is None or release is None or following is None or not context.options.own_kernel:
+        return
+    if following.has_driver is not False:
+        return
+    names = [name for name in context.probe.present_packages if ":" not in name]
+    package = kernels.prebuilt_modules(names, kept.branch, release) if kept.prebuilt else ""
+    stem = package.removesuffix(release)
+    metas = [stem + meta.removeprefix(kernel_builds.IMAGE) for meta in following.metas if package]
+    follows = f"; {' or '.join(metas)} follows later kernels, too" if metas else ""
+    NEXT_KERNEL_WITHOUT_DRIVER.add_warning(
+        findings,
+        f"kernel {release} starts next and has no module of driver {kept.version}, which stays as others installed it: "
+        f"no GPU works after the next boot; {kernels.without_driver(release, package)}{follows}",
+    )
+
+
 def check_kernel_builds(context: Context, findings: Findings) -> None:
     """Check what DKMS builds with for the running and the next-boot kernel; modules must exist for both."""
     driver = DriverComponent.of(context.components)
@@ -130,4 +159,4 @@ def check_kernel_builds(context: Context, findings: Findings) -> None:
     kernel_builds.check(builds, findings)
 
 
-FINDINGS = (MODULES_DISABLED, DRIVER_KEPT_FROM_LOADING, NEXT_BOOT_OTHER_SYSTEM)
+FINDINGS = (MODULES_DISABLED, DRIVER_KEPT_FROM_LOADING, NEXT_BOOT_OTHER_SYSTEM, NEXT_KERNEL_WITHOUT_DRIVER)

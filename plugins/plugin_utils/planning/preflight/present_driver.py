@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import serves_displays
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_series, serves_displays
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED
@@ -56,6 +57,31 @@ def check_nouveau(context: Context, findings: Findings) -> None:
             f"{module} is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot"
             + (f"; a display at {dark}, which is left alone, stays dark unless that driver serves it" if dark else ""),
         )
+
+
+NO_NVIDIA_SMI = FindingSpec(
+    "no-nvidia-smi",
+    "Warning: the driver works and stays as others installed it, and nvidia-smi, which the checks ask, is not there",
+    "`sudo apt-get install nvidia-utils-BRANCH`, by the name in the message",
+)
+
+
+def check_nvidia_smi_is_there(context: Context, findings: Findings) -> None:
+    """Name the package with nvidia-smi, in the driver's version: Ubuntu's nvidia-headless-* do not bring it.
+
+    See Quansight/open-gpu-server#85.
+    """
+    kept, catalog = context.plan.kept_driver, load_catalog()
+    if kept is None or context.probe.driver.nvidia_smi is not None or context.probe.driver.loaded is None:
+        return
+    series = driver_series(catalog, kept.package)
+    package, present = catalog.packages.prebuilt["tools"].format(series=series), context.probe.present_packages
+    exact = f"{package}={present[kept.package].version}" if kept.package in present else package
+    NO_NVIDIA_SMI.add_warning(
+        findings,
+        f"driver {kept.version} works and stays as others installed it, and nvidia-smi, which the checks ask, is not "
+        + (f"installed; type: sudo {words.install([exact])}" if series else "installed: install the package with it"),
+    )
 
 
 REBOOT_PENDING = FindingSpec(
@@ -166,4 +192,12 @@ def check_masked_services(context: Context, findings: Findings) -> None:
         )
 
 
-FINDINGS = (GRAPHICS_REMOVED, NOUVEAU_IN_USE, REBOOT_PENDING, DKMS_LEFTOVER, MODULES_OF_OTHERS, SERVICE_MASKED)
+FINDINGS = (
+    GRAPHICS_REMOVED,
+    NOUVEAU_IN_USE,
+    NO_NVIDIA_SMI,
+    REBOOT_PENDING,
+    DKMS_LEFTOVER,
+    MODULES_OF_OTHERS,
+    SERVICE_MASKED,
+)

@@ -263,3 +263,17 @@ def test_kernel_modules_of_others(tmp_path: Path, files: dict[str, str], expecte
     for path, text in files.items():
         put(tmp_path, path, text)
     assert to_json(kernels.of_others(str(tmp_path))) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "package"),
+    [
+        (["linux-modules-nvidia-580-server-open-6.8.0-90-generic"], "linux-modules-nvidia-580-server-open-6.8.0-110-x"),
+        (["linux-modules-nvidia-580-generic-hwe-24.04"], "linux-modules-nvidia-580-6.8.0-110-x"),
+        (["linux-modules-nvidia-570-generic", "linux-modules-nvidia-580-open-nvidia"],
+         "linux-modules-nvidia-580-open-6.8.0-110-x"),
+        (["linux-objects-nvidia-580-6.8.0-90-generic", "nvidia-dkms-580"], ""),
+    ],
+)  # fmt: skip
+def test_modules_for_another_kernel_are_named_like_those_that_are_there(names: list[str], package: str) -> None:
+    assert kernels.prebuilt_modules(names, "580", "6.8.0-110-x") == package

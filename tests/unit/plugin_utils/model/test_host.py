@@ -56,3 +56,25 @@ def test_the_loaded_driver_is_that_of_proc_or_of_nvidia_smi() -> None:
         ({**in_a_container, "nvidia_smi": {"gpus": []}}, None),
     ):
         assert host_from_probe(Probe.from_json({**PROBE, "driver": driver})).loaded_driver == version
+
+
+SMI = {"gpus": [{"pci_address": "0000:05:00.0", "driver_version": "580.95.05"}]}
+
+
+@pytest.mark.parametrize(
+    ("smi", "installed", "kernel_driver", "works"),
+    [
+        (SMI, "580.95.05", "nvidia", True),
+        ({"gpus": []}, "580.95.05", "nvidia", False),  # it is there and fails
+        (None, "580.95.05", "nvidia", True),
+        (None, "580.126.20", "nvidia", False),  # an upgrade that waits for a reboot
+        (None, None, "nvidia", False),
+        (None, "580.95.05", None, False),  # loaded, and no GPU for it
+    ],
+)
+def test_a_driver_works_without_nvidia_smi_if_module_and_libraries_agree(
+    smi: Any, installed: str | None, kernel_driver: str | None, works: bool
+) -> None:
+    gpus = [{**gpu, "kernel_driver": kernel_driver} for gpu in PROBE["gpus"]]
+    driver = {"loaded": {"version": "580.95.05"}, "nvidia_smi": smi, "installed": {"version": installed}}
+    assert host_from_probe(Probe.from_json({**PROBE, "gpus": gpus, "driver": driver})).present.driver_works is works

@@ -288,6 +288,7 @@ def test_an_older_driver_that_stays_limits_cuda() -> None:
     assert plan.ok, plan.problems
     assert plan.components["cuda"] is not None
     assert plan.components["cuda"].version.startswith("12.")
+    assert "security-floor" in [warning.code for warning in plan.warnings]
     refused = made(found, cuda="13.2")
     assert [p.code for p in refused.problems] == ["driver-too-old-for-cuda"]
     assert "the installed driver is 535.274.02" in refused.problems[0].message
