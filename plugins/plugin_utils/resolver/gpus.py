@@ -27,6 +27,7 @@ PROBLEMS = {
 WARNINGS = {
     "gpu-left-alone": "a GPU that `vfio-pci` or `pci-stub` has, for virtual machines, or that `gpu_stack_ignore_gpus` "
     "names: it is neither counted nor checked, and nothing trains on it",
+    "ignored-gpu-absent": "`gpu_stack_ignore_gpus` names a GPU that the host does not have",
 }
 _SEARCH = (
     "grep -rE 'vfio|pci.stub' /etc/modprobe.d /etc/initramfs-tools /etc/modules /etc/default/grub /etc/driverctl.d"
@@ -133,6 +134,11 @@ def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], finding
             f"{_taken_back(host)}; or set gpu_stack_expect_gpus=0 for a host without GPUs of its own",
         )
         return
+    there = {name for gpu in (*host.others, *host.gpus) for name in (gpu.pci_address, gpu.pci_id)}
+    if absent := [name for name in request["ignore_gpus"].split(",") if name not in (*there, "none")]:
+        findings.warn(
+            "ignored-gpu-absent", f"gpu_stack_ignore_gpus names {', '.join(absent)}: the host has no such GPU"
+        )
     for other in others:
         findings.warn(LEFT_ALONE, f"{other}; it is left alone")
     if host.described and not host.gpus:

@@ -214,6 +214,16 @@ def test_a_probed_host_has_the_processor_that_it_has():
     assert [problem.code for problem in resolve(load_catalog(), asking(), arm).problems] == ["distro-not-supported"]
 
 
+def test_a_name_of_no_gpu_is_said() -> None:
+    request = asking(ignore_gpus="0000:09:00.0,10de:1b06")
+    host = Host(
+        "debian-12", "x86_64", gpus=(HostGpu(GPUS["T4"][0], "0000:01:00.0"), HostGpu("10de:1b06", "0000:02:00.0"))
+    )
+    (absent, alone) = resolve(load_catalog(), request, leave_alone(host, request)).warnings[:2]
+    assert (absent.code, alone.code) == ("ignored-gpu-absent", "gpu-left-alone")
+    assert "10de:1b06" not in absent.message
+
+
 @pytest.mark.parametrize(
     ("setting", "remedy"),
     [
