@@ -107,7 +107,6 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "disk",
         "applied",
         "masked_services",
-        "guest_settings",
         "verified",
         "requested",
         "verified_plan",
