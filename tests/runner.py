@@ -224,7 +224,7 @@ def locks(step: Step) -> None:
 
 
 def field_reports(step: Step) -> None:
-    """Try the strangers' reports of tests/field; each counts as one test, and an open one as skipped."""
+    """Try the reports of tests/field; each counts as one test, and an open one as skipped."""
     found = RESULTS / "field.json"
     found.unlink(missing_ok=True)
     paths = os.pathsep.join([str(PROJECT), str(PROJECT / "collections")])

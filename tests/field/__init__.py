@@ -1,1 +1,1 @@
-"""Strangers' reports as data: each file of reports/ is a host in words, what is asked of it, and the right answer."""
+"""Reports from the field as data: each file of reports/ has a host in words, what is asked, and the right answer."""

@@ -22,9 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document, Part
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    UNKNOWN,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import UNKNOWN
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
 
 BANDWIDTH = CheckSpec(

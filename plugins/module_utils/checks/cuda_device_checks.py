@@ -7,12 +7,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Callable, Iterator
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    Check,
-    CheckSpec,
-    Context,
-    Symptom,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context, Symptom
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import (
     Device,
     Document,
@@ -21,9 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check imp
     Part,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import SmiGpu
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    PASS,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import PASS
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors, cuda_program, nvidia_smi
 
 COPIES = {

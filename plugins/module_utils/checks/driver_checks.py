@@ -24,11 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, pci, secure_boot, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    FAIL,
-    PASS,
-    UNKNOWN,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, PASS, UNKNOWN
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver, Fabric
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     installed_driver,

@@ -11,12 +11,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import TIMED_OUT
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_unprivileged_check, framework_probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    Check,
-    CheckSpec,
-    Context,
-    not_planned,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context, not_planned
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 

@@ -14,12 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import triton_build, users_environment
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    REAPPLY,
-    Check,
-    CheckSpec,
-    Context,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Pytorch
 

@@ -19,9 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    FAIL,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Tensorflow
 
 _NAME = "TensorFlow"

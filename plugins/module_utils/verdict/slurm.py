@@ -15,9 +15,7 @@ import socket
 from typing import Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    FAIL,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.judgement import Verdict
 
 PREFIX = "gpuhost:"

@@ -6,12 +6,7 @@ from __future__ import annotations
 
 from typing import Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    FAIL,
-    OUTCOMES,
-    PASS,
-    SKIP,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, OUTCOMES, PASS, SKIP
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.judgement import APPLY, STATUSES, Verdict, duration
 from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.recorded import seconds
 

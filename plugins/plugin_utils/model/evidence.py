@@ -9,10 +9,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    PASS,
-    UNKNOWN,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import PASS, UNKNOWN
 
 # What is kept of a training's result: what the report shows, without histories and recordings.
 KEY_FIGURES = (

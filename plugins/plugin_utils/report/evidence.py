@@ -11,9 +11,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    SKIP,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import SKIP
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence

@@ -11,11 +11,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    FAIL,
-    TABLE,
-    UNKNOWN,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, TABLE, UNKNOWN
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     FAILED,
     UNANSWERED,

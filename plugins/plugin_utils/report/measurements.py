@@ -10,10 +10,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    PASS,
-    SKIP,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import PASS, SKIP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import text_table
 
 _NO_VALUE = "-"

@@ -18,12 +18,7 @@ from urllib.parse import quote
 
 import jinja2
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import STACK, Check
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    DEFERRED,
-    REUSED,
-    UNKNOWN,
-    WARN,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, REUSED, UNKNOWN, WARN
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import controller_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_file_name, for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT

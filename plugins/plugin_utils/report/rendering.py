@@ -7,11 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    DEFERRED,
-    SKIP,
-    TABLE,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, SKIP, TABLE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import (
     for_markdown,
     for_markdown_lines,

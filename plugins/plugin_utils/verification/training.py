@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    DEFERRED,
-    PASS,
-    REUSED,
-    SKIP,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, PASS, REUSED, SKIP
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts

@@ -28,12 +28,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks imp
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu as PciGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    FAIL,
-    SKIP,
-    UNKNOWN,
-    WARN,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, SKIP, UNKNOWN, WARN
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     cuda_errors,

@@ -14,9 +14,7 @@ from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HOST, REAPPLY, Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    FAIL,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned, Pytorch
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 

@@ -16,12 +16,7 @@ from typing import Callable, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HOST, Check, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    FAIL,
-    PASS,
-    UNKNOWN,
-    WARN,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, PASS, UNKNOWN, WARN
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import user_settings
 
 SHELL = "/bin/bash"

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
-    OUTCOMES,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import OUTCOMES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import junit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import RunMode, build_report
 from junitparser import Error, Failure, JUnitXml, Skipped
