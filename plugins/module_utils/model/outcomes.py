@@ -21,9 +21,9 @@ WAIVED = "waived"
 class Outcome:
     """What follows from an outcome.
 
-    word: for people, after a number; verifies: whether it keeps no host from being verified; measured: whether it is by
-    a measurement; right: whether a change can make it worse; marked: whether somebody should know of it on a verified
-    host; exit: of gpuhost-verify; element: that of a test case in JUnit, none where it passes
+    word: shown after a number of checks; verifies: whether a host with it can be verified; measured: whether something
+    was measured; right: whether a change can make it worse; marked: whether a verified host is shown with it; exit: the
+    exit status of gpuhost-verify; element: that of a test case in JUnit, None where it passes
     """
 
     word: str

@@ -567,26 +567,26 @@ def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int
             continue
         found = host.find(cause)
         if found is not None and cause.explains(symptom, found, gpus):
-            return _with(check, cause, found)
+            return _with(check, found, cause.outcome, cause.blame)
     keys = sorted({key for _address, key in symptom.errors}, key=str)
     remedies = [text for text in (remedy(host, key) for key in keys) if text]
     is_known = len(remedies) == len(keys) and not symptom.other and not symptom.seen
     blame = cuda_errors.cause(keys)
     if is_known and blame:
         text, action = "; ".join(map(cuda_errors.meaning, keys)), [cuda_errors.ERRORS[key].remedy for key in keys]
-        return _with(check, Cause("", FAIL, "", "", (), blame), Found(text, " ".join(action), frozenset()))
+        return _with(check, Found(text, " ".join(action), frozenset()), FAIL, blame)
     if check.status == FAIL and check.cause == STACK and remedies:
         return dataclasses.replace(check, remedy=" ".join(remedies + ([] if is_known else [str(check.remedy)])))
     return check
 
 
-def _with(check: Check, cause: Cause, found: Found) -> Check:
+def _with(check: Check, found: Found, outcome: str, blame: str | None) -> Check:
     """Return a check with the outcome of a cause. What was not measured is skipped: the failure is reported once."""
-    if cause.outcome == FAIL and check.status == FAIL:
-        setting = found.text if cause.blame == HOST else None
-        return dataclasses.replace(check, cause=cause.blame, setting=setting, remedy=found.remedy)
+    if outcome == FAIL and check.status == FAIL:
+        setting = found.text if blame == HOST else None
+        return dataclasses.replace(check, cause=blame, setting=setting, remedy=found.remedy)
     blank: Mapping[str, Any] = {"expected": None, "remedy": None, "cause": None}
-    setting = found.text if cause.outcome == SKIP else None
+    setting = found.text if outcome == SKIP else None
     reason = "%s. %s" % (found.text, found.remedy)
     return dataclasses.replace(check, status=SKIP, reason=reason, setting=setting, **blank)
 

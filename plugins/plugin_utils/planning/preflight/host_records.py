@@ -133,8 +133,8 @@ def check_undone(context: Context, findings: Findings) -> None:
     versions = ", ".join(f"{BY_NAME[name].label} {version}" for name, version in same.items())
     UNDONE_BEFORE.add_warning(
         findings,
-        f"{versions}: this change was undone on {undone.at} for {', '.join(undone.checks)}, right before it; this run "
-        "makes it again",
+        f"this change ({versions}) was undone on {undone.at}, as checks failed after it that had passed before "
+        f"({', '.join(undone.checks)}); this run makes it again",
     )
 
 
