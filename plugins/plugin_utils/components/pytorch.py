@@ -220,8 +220,7 @@ def _explain(context: ResolveContext, chosen: Candidate, facts: Facts, findings:
     if old := ", ".join(map(gpu_label, older)):
         findings.warn(
             "triton-gpu-too-old",
-            f"torch.compile of PyTorch {component.version} refuses {old}: its compiler, Triton, needs "
-            f"compute capability {oldest}; what is not compiled runs there",
+            f"torch.compile refuses {old}: Triton needs compute capability {oldest}",
         )
     if cuda in (NONE, component.cuda):
         return
@@ -232,7 +231,7 @@ def _explain(context: ResolveContext, chosen: Candidate, facts: Facts, findings:
     findings.warn(
         "pytorch-cuda-differs",
         f"PyTorch {component.version} is built for CUDA {component.cuda}, and the toolkit is CUDA {cuda}: "
-        f"{meaning}. PyTorch itself does not use the toolkit",
+        f"{meaning}. PyTorch needs no toolkit",
     )
 
 

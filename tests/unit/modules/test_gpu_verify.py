@@ -189,3 +189,19 @@ def test_a_slow_nvidia_smi_is_a_warning_with_its_time(
     found = {check["id"]: check for check in result["verify"]["checks"]}["driver.nvidia_smi"]
     assert found["status"] == outcome
     assert bool(re.search("slow: took [2-4] s", found["found"])) is (outcome == "warn")
+
+
+def test_before_a_change_the_host_is_asked_what_it_was_asked_last(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Not what the task gives, which is for a host that was never checked."""
+    state, none = tmp_path / "state", {**PLAN, "components": {}}
+    asked_first = verify_in(state, capsys, plan=none, before_change=True)
+    asked = {check["id"]: check["status"] for check in asked_first["verify"]["checks"]}
+    assert asked["packages.installed"] == "skip"
+    given = {"kernel_module": "not_managed", "tensorflow_path": "/nonexistent", "state_directory": str(state)}
+    run(capsys, plan=PLAN, **given)
+    again = run(capsys, plan=none, before_change=True, **given)["verify"]["checks"]
+    assert {check["id"]: check["status"] for check in again}["packages.installed"] == "fail"
+    kept = json.loads((state / "verify_options.json").read_text())
+    assert (kept["before_change"], kept["plan"]) == (False, PLAN)
