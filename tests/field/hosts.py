@@ -27,7 +27,7 @@ DEVICES = "sys/bus/pci/devices"
 DISTRIBUTIONS = {
     "debian-12": ("Debian GNU/Linux", "6.1.0-56-amd64", "linux-image-amd64", 12, "3.11"),
     "debian-13": ("Debian GNU/Linux", "6.12.57+deb13-amd64", "linux-image-amd64", 14, "3.13"),
-    "ubuntu-22.04": ("Ubuntu", "5.15.0-164-generic", "linux-image-generic", 11, "3.10"),
+    "ubuntu-22.04": ("Ubuntu", "5.15.0-139-generic", "linux-image-generic", 11, "3.10"),
     "ubuntu-24.04": ("Ubuntu", "6.8.0-90-generic", "linux-image-generic", 13, "3.12"),
     "ubuntu-26.04": ("Ubuntu", "7.0.0-14-generic", "linux-image-generic", 15, "3.14"),
 }

@@ -37,12 +37,16 @@ NOT_PACKAGES = {
     "fields of a document": r"document\..*",
     "roles of the collection": r"gpuhost\.stack\..*",
     "facts of the resolver": r"(pytorch\.wheel\.)?cudnn(\.(version|cuda))?",
-    "codes of problems": r"(tensorflow-)?cudnn-(cuda-)?mismatch|gpu-dropped-by-cudnn",
+    "codes of problems": r"(tensorflow-)?cudnn-(cuda-)?mismatch|gpu-dropped-by-cudnn|no-nvidia-smi",
 }
 # Places that hold names or versions: what, and why.
 ALLOWED = {
     ("playbooks/examples/", ".*"): "examples show the values that a user writes; molecule/roles installs them",
     ("plugins/module_utils/checks/", "nvidia-"): "how the names of the wheels in an environment begin",
+    (
+        "plugins/module_utils/packages/kernels.py",
+        "linux-modules-nvidia-",
+    ): "how Ubuntu's prebuilt modules are known on a host",
     ("plugins/module_utils/", r"cuda-compat(-?\*)?"): "messages name the packages of NVIDIA's forward compatibility",
     ("plugins/module_utils/nvidia/gpu_processes.py", "nvidia-device-p"): "a program's name, as the kernel cuts it",
     ("plugins/plugin_utils/capture_command/masking.py", "nvidia.(com|cn)"): "whose names in URLs are no secret",

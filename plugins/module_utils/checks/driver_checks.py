@@ -228,8 +228,7 @@ def _nvidia_smi(context: Context, driver: Driver) -> Check:
     must_work = context.driver_state == "working"
     expected = "exit 0, driver %s" % version if must_work else "exit 9: the NVIDIA driver is not loaded"
     if smi is None:
-        remedy = "Install the package with nvidia-smi of the driver's own series and version, such as nvidia-utils-%s."
-        how = remedy % driver.branch if driver.stays else None
+        how = "Install the package with nvidia-smi of the driver's own series and version." if driver.stays else None
         return NVIDIA_SMI.compare(False, "nvidia-smi is not installed", expected, how)
     problem = _smi_problem(smi)
     if problem is not None:
@@ -358,7 +357,7 @@ def _built_for(context: Context, driver: Driver, kernel: str) -> Check:
     )  # fmt: skip
     if driver.stays:
         is_prebuilt = driver.module_source == "prebuilt"
-        names = database(context.root).read(["linux-modules-nvidia-*"]) if is_prebuilt else ()
+        names = database(context.root).read([kernels.PREBUILT + "*"]) if is_prebuilt else ()
         package = kernels.prebuilt_modules(names, driver.branch or "", kernel)
         how = kernels.without_driver(kernel, package)
         remedy = "%s.%s" % (how[0].upper() + how[1:], "" if package else _make_log(context.root, driver))

@@ -29,8 +29,8 @@ _CONFIGURATIONS = (
 _SETTING = re.compile(r"^CONFIG_(PREEMPT_RT|CC_IS_CLANG)(?:_FULL)?=y$", re.MULTILINE)  # _FULL before 5.4
 _SAID = {"PREEMPT_RT": "PREEMPT_RT", "clang version": "CC_IS_CLANG"}
 _RUNNING_COMPILER = re.compile(r"^Linux version \S+ \([^)]*\) \(((?:[^()]|\([^()]*\))*?)(?:, GNU ld .*)?\) #")
-# Ubuntu's (catalog/packages.yml, `prebuilt`), of a kernel or of its flavour.
-_PREBUILT = re.compile(r"(linux-modules-nvidia-(\d{3})(?:-server)?(?:-open)?-)[a-z\d]")
+PREBUILT = "linux-modules-nvidia-"  # Ubuntu's (catalog/packages.yml, `prebuilt`), of a kernel or of its flavour
+_PREBUILT = re.compile(PREBUILT + r"((\d{3})(?:-server)?(?:-open)?-)[a-z\d]")
 _NAMED = re.compile(r"\bgcc-(\d+)\b")
 _VERSION = re.compile(r"\bgcc\b.*?(?:\)|version) (\d+)\.\d+")  # 26.04's has no number in its name
 _FLAVOUR = re.compile(r"-([a-z][a-z0-9-]*)$")
@@ -41,7 +41,7 @@ _COMPRESSED = re.compile(r"\.ko(?:\.(gz|xz|zst))?:")
 
 def prebuilt_modules(names: Iterable[str], branch: str, kernel: str) -> str:
     """Return the package with a driver's prebuilt modules for a kernel, by that for another one; empty without one."""
-    stems = (match.group(1) for match in map(_PREBUILT.match, names) if match and match.group(2) == branch)
+    stems = (PREBUILT + match.group(1) for match in map(_PREBUILT.match, names) if match and match.group(2) == branch)
     return next((stem + kernel for stem in stems), "")
 
 

@@ -28,7 +28,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 MIXED = "mixed-gpus-conflict"
 PROBLEMS = {
     "unknown-version": "no such version, or no such kernel modules in it; or its wheel has not been inspected",
-    MIXED: "there is a plan for some kinds of the host's GPUs, and none for all of them",
+    "mixed-gpus-conflict": "there is a plan for some kinds of the host's GPUs, and none for all of them",
 }
 
 

@@ -62,7 +62,7 @@ def check_nouveau(context: Context, findings: Findings) -> None:
 NO_NVIDIA_SMI = FindingSpec(
     "no-nvidia-smi",
     "Warning: the driver works and stays as others installed it, and nvidia-smi, which the checks ask, is not there",
-    "`sudo apt-get install nvidia-utils-BRANCH`, by the name in the message",
+    "`sudo apt-get install PACKAGE`, by the name in the message",
 )
 
 

@@ -182,10 +182,10 @@ def test_a_full_file_system_of_the_records_is_found_where_nothing_is_installed(f
 @pytest.mark.parametrize(
     ("needed", "image", "driver", "next_boot"),
     [
-        (60, 60, OLDER, "6.1.0-57-amd64"),
+        (60, 60, OLDER, "6.1.0-50-amd64"),
         (60 + 170, 60, {"loaded": None}, None),
         (60 + 170, 60, {"loaded": None, "installed": {"version": None}}, "6.1.0-56-amd64"),
-        (60 + 2 * 170, 60, {"loaded": None}, "6.1.0-57-amd64"),
+        (60 + 2 * 170, 60, {"loaded": None}, "6.1.0-50-amd64"),
         (0, 0, {"loaded": None}, None),
     ],
     ids=["another driver", "a first driver", "none of which is known", "two kernels", "no image"],
