@@ -9,6 +9,7 @@ from typing import Callable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context, Symptom
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import (
+    AllReduce,
     Device,
     Document,
     Error,
@@ -107,15 +108,29 @@ def with_symptom(context: Context, document: Document, check: Check) -> Check:
     parts = list(_parts(document, check.id))
     errors: list[tuple[str | None, Error]] = [(None, document.error)] if document.error is not None else []
     errors += [(at, part.error) for at, part in parts if part.error is not None]
+    lost = _is_lost_between(document, check.id)
     wrong = [part for _at, part in parts if part.error is None and not part.right]
     unread = [error for _at, error in errors if not cuda_program.said(error)]
     count = len(document.devices)
     symptom = Symptom(
-        frozenset((at, key) for at, error in errors for key in cuda_program.said(error)),
+        frozenset(
+            [(at, key) for at, error in errors for key in cuda_program.said(error)]
+            + [(None, key) for key in [cuda_errors.BETWEEN] if lost]
+        ),
         None if count == context.expect_gpus else count,
-        bool(wrong or unread or document.unfinished),
+        bool(wrong or unread or (document.unfinished and not lost)),
     )
     return dataclasses.replace(check, symptom=symptom)
+
+
+def _is_lost_between(document: Document, id_: str) -> bool:
+    """Return whether data between GPUs were lost without an error, or their exchange has not ended."""
+    ended = document.unfinished
+    if ended is not None and cuda_program.hangs(ended) and (" to device " in ended.step or "all-reduce" in ended.step):
+        return True
+    parts: list[Part | AllReduce | None] = [document.all_reduce] if id_ == ALL_REDUCE.id else []
+    parts += [part for pair in document.peers for part in (pair.copy, pair.read)] if id_ == PEER_ACCESS.id else []
+    return any(part is not None and part.error is None and not part.right for part in parts)
 
 
 def _parts(document: Document, id_: str) -> Iterator[tuple[str | None, Part]]:
@@ -127,12 +142,12 @@ def _parts(document: Document, id_: str) -> Iterator[tuple[str | None, Part]]:
             yield from ((address(device), part) for part in (device.copies or {}).values())
     addresses = {device.index: address(device) for device in document.devices}
     for pair in document.peers if id_ == PEER_ACCESS.id else []:
-        parts = (pair.copy, pair.read, Part(pair.error, right=True))
-        yield from ((addresses.get(pair.source), part) for part in parts if part is not None)
+        errors = (part.error for part in (pair.copy, pair.read, pair) if part is not None)
+        yield from ((addresses.get(pair.source), Part(error, right=True)) for error in errors)
     if id_ == CUDNN_HANDLE.id and document.cudnn is not None:
         yield addresses.get(document.cudnn.device), Part(document.cudnn.error, right=True)
     if id_ == ALL_REDUCE.id and document.all_reduce is not None:
-        yield None, Part(document.all_reduce.error, document.all_reduce.right)
+        yield None, Part(document.all_reduce.error, right=True)
 
 
 def without_devices(devices: Check, spec: CheckSpec) -> Check:

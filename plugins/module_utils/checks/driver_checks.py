@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     CheckSpec,
     Context,
+    Symptom,
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, pci, secure_boot, system
@@ -35,7 +36,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, dkms, kernels
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
 
-NOT_LOADED_EXIT = 9
+NO_GPU_EXIT, NOT_LOADED_EXIT = 6, 9
 LOST_EXIT = 15  # some releases exit with 255 and print the reason
 FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
 _NOT_MANAGED = "the kernel belongs to the machine that runs this container: its module is not managed here"
@@ -255,7 +256,9 @@ def _nvidia_smi(context: Context, driver: Driver) -> Check:
     if passed and seconds > nvidia_smi.SLOW * context.timeout_factor:
         found = "%s; slow: took %.0f s" % (_smi_found(smi, versions), seconds)
         return NVIDIA_SMI.warn(found, _SLOW_REMEDY, expected, reported)
-    return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy, reported)
+    check = NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy, reported)
+    symptom = Symptom(seen=0) if smi.exit_code in (NO_GPU_EXIT, NOT_LOADED_EXIT) else None
+    return dataclasses.replace(check, symptom=symptom)
 
 
 def _oddities(smi: NvidiaSmi) -> dict[str, str]:
@@ -291,7 +294,8 @@ def _gpu_count(context: Context, gpus: Sequence[Gpu]) -> Check:
     if context.pci_gpus == context.expect_gpus and problem is not None:
         return GPU_COUNT.unknown("nvidia-smi does not count: " + problem, found)
     passed = context.pci_gpus == listed == context.expect_gpus and works
-    return GPU_COUNT.compare(passed, found, "%d by both" % context.expect_gpus)
+    check = GPU_COUNT.compare(passed, found, "%d by both" % context.expect_gpus)
+    return dataclasses.replace(check, symptom=Symptom(seen=listed, other=context.pci_gpus != context.expect_gpus))
 
 
 def _module_matches(context: Context, driver: Driver) -> Check:
@@ -310,7 +314,8 @@ def _module_matches(context: Context, driver: Driver) -> Check:
     )  # fmt: skip
     if loaded is None:
         remedy = _smi_remedy(NOT_LOADED_EXIT)
-        return MODULE_MATCHES.compare(False, "no NVIDIA module is loaded", expected, remedy)
+        check = MODULE_MATCHES.compare(False, "no NVIDIA module is loaded", expected, remedy)
+        return dataclasses.replace(check, symptom=Symptom(seen=0))
     found = "%s modules %s, libraries %s" % (
         loaded.kernel_modules, loaded.version, ", ".join(libraries) or "unknown",
     )  # fmt: skip
@@ -476,7 +481,9 @@ def _pci_binding(context: Context, gpus: Sequence[Gpu]) -> Check:
         return PCI_BINDING.skip("the PCI bus has no GPU")
     wrong = [text for text, driver in zip(texts, drivers) if driver != "nvidia"]  # noqa: B905
     right = "nvidia on %d of %d" % (len(gpus), len(gpus))
-    return PCI_BINDING.compare(not wrong, "; ".join(wrong or [right, *_left_alone(context)]))
+    check = PCI_BINDING.compare(not wrong, "; ".join(wrong or [right, *_left_alone(context)]))
+    bound = drivers.count("nvidia")
+    return dataclasses.replace(check, symptom=Symptom(seen=bound, other=bound + drivers.count(None) < len(gpus)))
 
 
 def _left_alone(context: Context) -> list[str]:

@@ -21,6 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     CheckSpec,
     Context,
+    Symptom,
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
@@ -638,7 +639,7 @@ def run(context: Context) -> list[Check]:
         readings = [check.reading(gpu) for gpu in log.gpus]
         checks.append(_judge(context, check.spec, log.gpus, readings, missing or problem))
     if missing and checks[0].status != FAIL:
-        checks[0] = PER_GPU[0].spec.compare(False, missing)
+        checks[0] = dataclasses.replace(PER_GPU[0].spec.compare(False, missing), symptom=Symptom(seen=len(log.gpus)))
     checks = [_accept_disabled_daemon(context, check) for check in checks]
     checks = [_with_notices(context, log, check) for check in checks]
     inforom = _inforoms(context, log, missing or problem)

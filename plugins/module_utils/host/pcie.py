@@ -21,6 +21,15 @@ GROUPS = "/sys/kernel/iommu_groups"
 EXTENDED_CAPABILITIES = 0x100  # only root may read `config` beyond its first 64 bytes
 ACS_CAPABILITY = 0x000D
 ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
+WINDOWS = 3  # registers, memory, and what the driver writes to the GPU's memory management
+WIDE = 0xC  # of 64 bits, and prefetchable
+# GPUs beside a Grace CPU, which reaches their memory without a window (kernel-open/nvidia/detect-self-hosted.h).
+SELF_HOSTED = {"0x%x" % number for start in (0x2340, 0x2940) for number in range(start, start + 0x40)}
+WINDOW_REMEDY = (
+    "Enable `Above 4G decoding` (also called MMIO above 4 GB, or large BARs) in the firmware setup, give it more MMIO "
+    "space if it asks for a size, and update the firmware; then `journalctl -k -b -g 'BAR'` shows what was given. In a "
+    "virtual machine, enlarge its 64-bit MMIO window."
+)
 _ADDRESS = re.compile(r"^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 _IOMMU_OPTION = re.compile(r"^(?:intel_iommu|amd_iommu|iommu|iommu\.passthrough|pcie_acs_override|pci)=")
 _SPEED = re.compile(r"^(\d+(?:\.\d+)?) GT/s")
@@ -49,7 +58,25 @@ def _gpu(root: str, address: str) -> PcieGpu:
         iommu_group=number,
         iommu_type=kind.strip() if kind else None,
         bridges=tuple(above),
+        lacks_window=lacks_window(root, address),
     )
+
+
+def lacks_window(root: str, address: str) -> bool:
+    """Return whether the firmware has given a GPU no addresses for its registers or its memory; False if not known.
+
+    As NVIDIA's driver decides (nv_pci_validate_bars in kernel-open/nvidia/nv-pci.c): three lines of `resource` have a
+    start, and only the upper half of a prefetchable one of 64 bits has none. A GPU beside a Grace CPU has one line.
+    """
+    if (files.read_text(root, "%s/%s/device" % (pci.DEVICES, address)) or "").strip() in SELF_HOSTED:
+        return False
+    valid, is_wide = 0, False
+    for line in (files.read_text(root, "%s/%s/resource" % (pci.DEVICES, address)) or "").splitlines():
+        start, _end, flags = (int(word, 16) for word in line.split())
+        if valid < WINDOWS and not start and not is_wide:
+            return True
+        valid, is_wide = valid + bool(start), bool(start) and flags & WIDE == WIDE
+    return False
 
 
 def _link(root: str, address: str) -> PcieLink:

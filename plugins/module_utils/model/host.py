@@ -202,7 +202,8 @@ class PcieLink:
 class PcieGpu:
     """A GPU's own link, the link of the slot above it, its IOMMU group with the type of its domain, and the bridges.
 
-    slot: None where the GPU is below no bridge, which are nearest first.
+    slot: None where the GPU is below no bridge, which are nearest first. lacks_window: whether the firmware has given
+    it no addresses for its registers or its memory, without which no driver takes it.
     """
 
     link: PcieLink = PcieLink()
@@ -210,6 +211,7 @@ class PcieGpu:
     iommu_group: str | None = None
     iommu_type: str | None = None
     bridges: tuple[str, ...] = ()
+    lacks_window: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,6 +221,11 @@ class Pcie:
     gpus: Mapping[str, PcieGpu] = dataclasses.field(default_factory=dict)
     acs: Mapping[str, tuple[str, ...] | None] = dataclasses.field(default_factory=dict)
     kernel_options: tuple[str, ...] = ()
+
+    @property
+    def translated(self) -> list[str]:
+        """The GPUs whose traffic the IOMMU translates."""
+        return [address for address, gpu in self.gpus.items() if (gpu.iommu_type or "").startswith("DMA")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -257,6 +257,7 @@ LIBRARIES: dict[int | str, Known] = {
         "CUDA and this GPU (`ldconfig -p | grep libcudnn` lists the system's).",
     ),
 }
+BETWEEN = "data between GPUs"  # lost without an error, which no program prints
 ERRORS = {**SAID, **CUDA, **LIBRARIES}
 _UNRECOGNIZED = "unrecognized error code"
 # As PyTorch prints it, and TensorFlow where it knows no name (cuda_driver.cc, ToString).

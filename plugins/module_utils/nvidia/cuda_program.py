@@ -13,7 +13,7 @@ import os
 import signal
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document, Error
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document, Error, Unfinished
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 SCHEMA = 1
@@ -108,13 +108,17 @@ def said(error: Error) -> frozenset[int | str]:
     return frozenset((error.number,)) if of_cuda(error) else cuda_errors.read(error_text(error))
 
 
+def hangs(ended: Unfinished) -> bool:
+    """Return whether the program was ended since it took too long."""
+    return ended.signal == signal.SIGALRM
+
+
 def unfinished_text(document: Document) -> str | None:
     """Return in which step the program crashed or hung, None if it finished."""
     ended = document.unfinished
     if ended is None:
         return None
-    hangs = ended.signal == signal.SIGALRM
-    how = "did not end within its time" if hangs else "crashed (signal %d)" % ended.signal
+    how = "did not end within its time" if hangs(ended) else "crashed (signal %d)" % ended.signal
     return "the program %s in its step %r" % (how, ended.step)
 
 

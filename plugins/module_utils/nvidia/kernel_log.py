@@ -75,6 +75,11 @@ _LOAD_ATTEMPT = re.compile(
     re.MULTILINE,
 )
 _TIME = re.compile(r"^(?:(\d{4}-\d\d-\d\dT\S+) |\[ *(\d+\.\d+)\])")
+# nv_pci_validate_bars in kernel-open/nvidia/nv-pci.c.
+_NO_WINDOW = re.compile(r"NVRM: BAR\d is 0M @ 0x0+ \(PCI:([0-9a-f:.]+)\)")
+# amd_iommu_report_page_fault in drivers/iommu/amd/iommu.c, dmar_fault_do_one in drivers/iommu/intel/dmar.c.
+_IOMMU_FAULT = re.compile(r"(?:\S+ \S+: )?(?:AMD-Vi: Event logged \[IO_PAGE_FAULT|DMAR: ?\[DMA )")
+_DEVICE = re.compile(r"\b[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 # aer_print_error and aer_print_port_info in the kernel's drivers/pci/pcie/aer.c; "Correctable" since Linux 5.18.
 _SEVERITY = r"(?P<severity>(?:Unc|C)orrect(?:ed|able)(?: \([\w-]+\))?)"
 _BUS_ERROR = re.compile(r"\S+ (?P<device>[0-9a-f:.]+): (?:AER: )?PCIe Bus Error: severity=" + _SEVERITY)
@@ -233,6 +238,18 @@ def bus_errors(text: str, addresses: Iterable[str]) -> tuple[set[str], int]:
                 else:
                     corrected[form] += 1
     return uncorrected, max(corrected.values())
+
+
+def without_window(text: str) -> set[str]:
+    """Return the addresses of GPUs that the driver has not taken, since the firmware gave them no window (BAR)."""
+    return set(_NO_WINDOW.findall(text))
+
+
+def iommu_faults(text: str) -> dict[str, str]:
+    """Return the last message about what the IOMMU refused each device, by its address without the domain."""
+    messages = (_PREFIX.sub("", line, 1) for line in text.splitlines())
+    faults = ((_DEVICE.search(message), message) for message in messages if _IOMMU_FAULT.match(message))
+    return {device.group(): message for device, message in faults if device}
 
 
 def has_load_attempt(text: str) -> bool:

@@ -975,6 +975,38 @@ def no_room_for_hmm_and_another_error(host: Host) -> None:
     lose_cuda(host, "802")
 
 
+def without_window(host: Host, *addresses: str) -> None:
+    """As in NVIDIA/open-gpu-kernel-modules issue 344. No GPU has a driver, and CUDA finds none."""
+    for address in at.ADDRESSES:
+        host.path(f"sys/bus/pci/devices/{address}/driver").unlink()
+    for address in addresses:
+        log(host, f"NVRM: BAR1 is 0M @ 0x0 (PCI:{address})")
+    host.remove("proc/driver/nvidia/version")
+    host.smi["state"] = "not_loaded"
+    lose_cuda(host, "100")
+
+
+@fault(
+    "The firmware has given the GPUs no window for their memory",
+    *("driver.nvidia_smi", "driver.pci_binding", "driver.module_matches_user_space", *REFUSED),
+    follows={**NO_NVIDIA_SMI, **NOT_MEASURED},
+    why="No driver takes such a GPU",
+    cause=model.HOST,
+)
+def no_window(host: Host) -> None:
+    without_window(host, *at.ADDRESSES)
+
+
+@fault(
+    "The firmware has given one GPU no window for its memory, and the other one has no driver either",
+    *("driver.nvidia_smi", "driver.pci_binding", "driver.module_matches_user_space", *REFUSED),
+    follows={**NO_NVIDIA_SMI, **NO_CUDA},
+    why="No program can use a GPU",
+)
+def no_window_and_no_driver(host: Host) -> None:
+    without_window(host, at.ADDRESSES[1])
+
+
 def divide(host: Host, *numbers: int) -> None:
     """Enable MIG on GPUs; a process then sees one instance of one GPU."""
     for number in numbers:
@@ -1090,6 +1122,36 @@ def memory_wrong(host: Host) -> None:
 @fault("A copy between GPUs arrives changed", "cuda.peer_access")
 def peer_copy_wrong(host: Host) -> None:
     host.cuda["settings"]["WRONG"] = "peer@0-1"
+
+
+def translate(host: Host) -> None:
+    """Put each GPU into an IOMMU group of its own, whose traffic is translated."""
+    for number, address in enumerate(at.ADDRESSES):
+        host.write(f"sys/kernel/iommu_groups/{number}/type", "DMA-FQ\n")
+        host.path(f"sys/bus/pci/devices/{address}/iommu_group").symlink_to(f"../../../../kernel/iommu_groups/{number}")
+
+
+@fault("The IOMMU translates, and a copy between GPUs arrives changed", "cuda.peer_access", cause=model.HOST)
+def iommu_and_peer_copy(host: Host) -> None:
+    """As in NVIDIA/nccl issue 257."""
+    translate(host)
+    peer_copy_wrong(host)
+
+
+@fault(
+    "The IOMMU refuses what a GPU sends, as the kernel logs, and the sum of the all-reduce is wrong",
+    "cuda.nccl_all_reduce",
+    cause=model.HOST,
+)
+def iommu_and_sum(host: Host) -> None:
+    log(host, "DMAR: [DMA Write NO_PASID] Request device [1b:00.0] fault addr 0x80000040 [fault reason 0x05] PTE Write")
+    sum_wrong(host)
+
+
+@fault("The IOMMU translates, and a copy to a GPU arrives changed", "cuda.memory_copies")
+def iommu_and_copy(host: Host) -> None:
+    translate(host)
+    copy_wrong(host)
 
 
 @fault("A GPU reads zeros in another one's memory", "cuda.peer_access")

@@ -23,7 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     Symptom,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu as PciGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import NvSwitch
@@ -42,7 +42,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Log
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import user_settings
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, user_settings
 
 CEILING = "gpu_ceiling_power_limit"
 COMPUTE_MODES = ("Default", "Exclusive_Process", "Exclusive_Thread", "Prohibited")
@@ -68,6 +68,12 @@ _CONFIDENTIAL = re.compile(r"^\s*(?:CC (?:State|status)\s*:\s*ON|Multi-GPU Mode\
 _READY = re.compile(r"^\s*(?:CC|Confidential Compute) GPUs Ready State\s*:\s*(\S.*?)\s*$", re.M | re.I)
 
 
+_BETWEEN_GPUS = ("cuda.peer_access", "cuda.nccl_all_reduce")
+# CUDA C++ Programming Guide, "IOMMU on Linux".
+_IOMMU_REMEDY = (
+    "Add the kernel option `iommu=pt` to GRUB_CMDLINE_LINUX_DEFAULT in /etc/default/grub, run `update-grub` and "
+    "reboot; where that does not help, disable the IOMMU and ACS in the firmware setup (not in a virtual machine)."
+)
 _HMM_REMEDY = (
     "Write `options nvidia_uvm uvm_disable_hmm=1` to /etc/modprobe.d/uvm.conf and reload the module (`modprobe -r "
     "nvidia_uvm && modprobe nvidia_uvm`, or reboot), or add `nokaslr` to GRUB_CMDLINE_LINUX_DEFAULT in "
@@ -103,6 +109,13 @@ class Host:
             smi_path, run, alone = self.context.smi_path, self.context.run, self.context.left_alone
             self._log = nvidia_smi_log.read(smi_path, run, alone) if is_there else Log([])
         return self._log
+
+    @property
+    def kernel_log(self) -> str:
+        """The kernel's messages; none where they are another kernel's."""
+        if self.context.kernel_module != "loaded" or self.context.driver_simulated:
+            return ""
+        return kernel_log.read(self.context.run)[0] or ""
 
     def find(self, cause: Cause) -> Found | None:
         """Return what there is of a cause on this host, None without it."""
@@ -162,15 +175,15 @@ class StartCause(Cause):
         return symptom.seen == 0 and super().concerns(symptom)
 
 
-class MigCause(Cause):
-    """MIG explains how many GPUs a process sees, and nothing else."""
+class FewerCause(Cause):
+    """It explains how many GPUs a process sees, and nothing else."""
 
     def concerns(self, symptom: Symptom) -> bool:
         """Return whether a process saw fewer GPUs than expected; no GPU at all is an error of its own."""
         return not symptom.other and symptom.seen is not None and {n for _gpu, n in symptom.errors} <= set(self.errors)
 
     def explains(self, symptom: Symptom, found: Found, gpus: frozenset[str]) -> bool:
-        """Return whether it saw what MIG leaves it."""
+        """Return whether it saw what the cause leaves it."""
         return int(symptom.seen or 0) >= found.visible
 
 
@@ -374,14 +387,45 @@ def _find_topology(host: Host) -> Found | None:
 
 def _find_hmm(host: Host) -> Found | None:
     """Find that the kernel has left nvidia-uvm no addresses, with which CUDA does not start whatever its version is."""
-    if host.context.kernel_module != "loaded" or host.context.driver_simulated:
-        return None  # the log is another kernel's
-    text, _problem = kernel_log.read(host.context.run)
-    message = kernel_log.hmm_failure(text or "")
+    message = kernel_log.hmm_failure(host.kernel_log)
     if not message:
         return None
     gpus = frozenset(gpu.pci_address for gpu in host.pci[0])
     return Found("the kernel log: %s" % message, _HMM_REMEDY, gpus | _addresses(host.log.gpus))
+
+
+def _find_window(host: Host) -> Found | None:
+    """Find GPUs that no driver takes, since the firmware has given them no addresses."""
+    free = [gpu.pci_address for gpu in host.pci[0] if gpu.kernel_driver is None]
+    named = kernel_log.without_window(host.kernel_log) if free else set()
+    without = [address for address in free if address in named or pcie.lacks_window(host.context.root, address)]
+    if not without:
+        return None
+    text = "the firmware has given %s no window for its memory (BAR1)" % ", ".join(without)
+    return Found(text, pcie.WINDOW_REMEDY, frozenset(without), len(host.pci[0]) - len(without))
+
+
+def _find_iommu(host: Host) -> Found | None:
+    """Find that the IOMMU refuses what GPUs send each other, or translates it where nothing shows that this works."""
+    gpus = [gpu.pci_address for gpu in host.pci[0]]
+    faults = kernel_log.iommu_faults(host.kernel_log)
+    refused = {address: faults[address[5:]] for address in gpus if address[5:] in faults}
+    if refused:
+        address, message = next(iter(refused.items()))
+        return Found(
+            "the IOMMU refuses %s, as the kernel logs: %s" % (address, message), _IOMMU_REMEDY, frozenset(gpus)
+        )
+    context = host.context
+    directory = files.under(context.root, context.state_directory)
+    before = last_result.answers(directory, last_result.gpus(context.root, context.smi))
+    links = pcie.read(context.root, gpus)
+    if not links.translated or any(before.were_right(name) for name in _BETWEEN_GPUS):
+        return None
+    types = sorted({str(links.gpus[address].iommu_type) for address in links.translated})
+    text = "the IOMMU translates what GPUs send each other (type %s: %s)" % (
+        ", ".join(types), ", ".join(links.translated),
+    )  # fmt: skip
+    return Found(text, _IOMMU_REMEDY, frozenset(gpus))
 
 
 def _owner(context: Context, paths: set[str]) -> str | None:
@@ -482,7 +526,28 @@ CAUSES: tuple[Cause, ...] = (
         (*ON_DEVICES, *OF_FRAMEWORKS),
         blame=HARDWARE,
     ),
-    MigCause(
+    FewerCause(
+        "A GPU without a window for its memory",
+        FAIL,
+        "No driver has the GPU, and the kernel log has `BAR1 is 0M @ 0x0`, or `resource` in sysfs has no start for it",
+        "Enable `Above 4G decoding` in the firmware setup",
+        (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HOST,
+        errors=(35, 100, 999),
+        find=_find_window,
+    ),
+    Cause(
+        "The IOMMU between GPUs",
+        FAIL,
+        "`IO_PAGE_FAULT` (AMD-Vi) or `DMAR: [DMA` of a GPU in the kernel log; without them a group of type DMA, unless "
+        "these checks were right before the change",
+        "Kernel option `iommu=pt`, or no IOMMU",
+        _BETWEEN_GPUS,
+        blame=HOST,
+        errors=(cuda_errors.BETWEEN,),
+        find=_find_iommu,
+    ),
+    FewerCause(
         "MIG",
         SKIP,
         "`mig_mode` in `nvidia-smi -q -x`; a process sees one instance (NVIDIA's MIG guide)",

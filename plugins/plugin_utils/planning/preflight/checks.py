@@ -111,6 +111,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         gpu_use.check_nvidia_smi,
         present_driver.check_masked_services,
         gpu_links.check_links,
+        gpu_links.check_windows,
         environments.check_environment_paths,
         environments.check_components,
         gpu_links.check_peer_to_peer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Pcie, PcieLink
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -54,6 +55,26 @@ def _slot_limit(slot: float | None, card: float, unit: str) -> str:
     return f" (the slot supports {unit}{slot:g})" if slot is not None and slot < card else ""
 
 
+GPU_MEMORY_WINDOW_MISSING = FindingSpec(
+    "gpu-memory-window-missing",
+    "The firmware has given a GPU no window for its memory (BAR1), without which no driver takes it",
+    pcie.WINDOW_REMEDY,
+)
+
+
+def check_windows(context: Context, findings: Findings) -> None:
+    """Refuse a host with a GPU that the driver will not take; one that has a driver is not asked."""
+    links = context.probe.pcie.gpus
+    free = [gpu.pci_address for gpu in context.probe.gpus if gpu.kernel_driver is None]
+    without = [address for address in free if address in links and links[address].lacks_window]
+    if without:
+        GPU_MEMORY_WINDOW_MISSING.add_problem(
+            findings,
+            f"the firmware has given {', '.join(without)} no window for its memory (BAR1): NVIDIA's driver does not "
+            "take such a GPU",
+        )
+
+
 PEER_TO_PEER_BLOCKED = FindingSpec(
     "peer-to-peer-blocked",
     "Warning: the IOMMU or ACS redirects traffic between GPUs; NCCL may hang",
@@ -64,18 +85,17 @@ _PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's
 
 def check_peer_to_peer(context: Context, findings: Findings) -> None:
     """Check the paths between GPUs without NVSwitches, which reach each other over PCIe alone."""
-    pcie = _ours(context)
-    if len(pcie.gpus) < 2 or context.probe.nvswitches:
+    links = _ours(context)
+    if len(links.gpus) < 2 or context.probe.nvswitches:
         return
-    translated = [address for address, gpu in pcie.gpus.items() if (gpu.iommu_type or "").startswith("DMA")]
-    if len(translated) > 1:
-        options = " ".join(pcie.kernel_options) or "none"
+    if len(links.translated) > 1:
+        options = " ".join(links.kernel_options) or "none"
         PEER_TO_PEER_BLOCKED.add_warning(
             findings,
-            f"the IOMMU translates the traffic between GPUs {', '.join(translated)} (kernel options: {options}); "
+            f"the IOMMU translates the traffic between GPUs {', '.join(links.translated)} (kernel options: {options}); "
             "NCCL may hang or compute NaN: boot with the kernel option iommu=pt",
         )
-    redirecting = [name for name, controls in pcie.acs.items() if _PEER_TO_PEER_REDIRECTS.intersection(controls or ())]
+    redirecting = [name for name, controls in links.acs.items() if _PEER_TO_PEER_REDIRECTS.intersection(controls or ())]
     if redirecting:
         PEER_TO_PEER_BLOCKED.add_warning(
             findings,
@@ -84,4 +104,4 @@ def check_peer_to_peer(context: Context, findings: Findings) -> None:
         )
 
 
-FINDINGS = (PCIE_LINK_BELOW_ABILITY, PEER_TO_PEER_BLOCKED)
+FINDINGS = (PCIE_LINK_BELOW_ABILITY, GPU_MEMORY_WINDOW_MISSING, PEER_TO_PEER_BLOCKED)

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
@@ -69,12 +70,39 @@ def test_links_iommu_groups_and_bridges_are_read_from_sysfs(tmp_path: Path) -> N
                 "iommu_group": "7",
                 "iommu_type": "DMA-FQ",
                 "bridges": ["0000:02:08.0", "0000:00:01.0"],
+                "lacks_window": False,
             }
         },
         "acs": {"0000:00:01.0": None, "0000:02:08.0": ["SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"]},
         "kernel_options": ["intel_iommu=on", "iommu=pt"],
     }
     json.dumps(found)
+
+
+# An H100, whose registers have a window of 64 bits, and a P40.
+H100 = [(0x9B042000000, 0x14220C), (0, 0), (0x9A000000000, 0x14220C), (0, 0), (0x9B040000000, 0x14220C), (0, 0)]
+P40 = [(0xFA000000, 0x40200), (0x380000000000, 0x14220C), (0, 0), (0x380800000000, 0x14220C), (0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("device", "lines", "lacks"),
+    [
+        ("0x2330", H100, False),
+        ("0x1b38", P40, False),
+        ("0x1b38", [P40[0], (0, 0), (0, 0), *P40[3:]], True),
+        ("0x1b38", [P40[0], (0, 0x2014220C), (0, 0), *P40[3:]], True),
+        ("0x1b38", [(0, 0x20040200), *P40[1:]], True),
+        ("0x2330", [*H100[:2], (0, 0), *H100[3:]], True),
+        ("0x2342", [*H100[:2], (0, 0), *H100[3:]], False),
+        ("0x1b38", [], False),
+    ],
+    ids=["H100", "P40", "none", "none, with its flags", "registers", "H100 without", "beside Grace", "not known"],
+)
+def test_a_gpu_lacks_a_window(tmp_path: Path, device: str, lines: list[tuple[int, int]], lacks: bool) -> None:
+    folder = "/sys/bus/pci/devices/0000:05:00.0"
+    put(tmp_path, f"{folder}/device", f"{device}\n")
+    put(tmp_path, f"{folder}/resource", "".join(f"0x{start:016x} 0x0 0x{flags:016x}\n" for start, flags in lines))
+    assert pcie.lacks_window(str(tmp_path), "0000:05:00.0") is lacks
 
 
 def test_path_has_the_links_of_the_device_and_of_each_bridge_above(tmp_path: Path) -> None:

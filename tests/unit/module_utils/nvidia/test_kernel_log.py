@@ -163,6 +163,36 @@ def test_event_is_shown_with_its_device_and_meaning(line: str, text: str) -> Non
     assert [str(event) for event in kernel_log.parse(line, XIDS)] == [text]
 
 
+# Lines of pop-os/pop issue 3363 (now), hirschmann/nbfc 181 (before Linux 4.18) and NVIDIA/nvidia-docker 1553.
+@pytest.mark.parametrize(
+    ("text", "uncorrected", "corrected"),
+    [
+        (
+            "pcieport 0000:00:03.1: AER: Multiple Correctable error message received from 0000:00:03.1\n"
+            "pcieport 0000:00:03.1: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)\n",
+            set(), 1,
+        ),
+        (
+            "pcieport 0000:00:03.1: AER: Corrected error received: id=0019\n"
+            "pcieport 0000:00:03.1: PCIe Bus Error: severity=Corrected, type=Physical Layer, id=0019(Receiver ID)\n",
+            set(), 1,
+        ),
+        ("[ 9.1] pcieport 0000:00:03.1: AER: Corrected error received: 0000:01:00.0\n" * 3, set(), 3),
+        ("pcieport 0000:00:03.1: AER: PCIe Bus Error: severity=Corrected, type=Physical Layer\n", set(), 1),
+        (
+            "nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer\n",
+            {"Uncorrectable (Non-Fatal) of 0000:01:00.0"}, 0,
+        ),
+        ("pcieport 0000:00:03.1: AER: Uncorrected (Fatal) error received: 0000:02:00.0\n", set(), 0),
+        ("nvidia 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data\n" + LOADED, set(), 0),
+        ("traps: nvidia 0000:01:00.0: PCIe Bus Error: severity=Corrected, trap\n", set(), 0),
+    ],
+    ids=["now", "older", "messages alone", "with AER", "uncorrected", "another device", "loaded since", "a program"],
+)  # fmt: skip
+def test_bus_errors_are_counted_once(text: str, uncorrected: set[str], corrected: int) -> None:
+    assert kernel_log.bus_errors(text, ["0000:01:00.0", "0000:00:03.1"]) == (uncorrected, corrected)
+
+
 KERNEL = b"kernel: Linux version 6.1.0-56-amd64\n"
 DENIED = command.Answer(1, b"", b"dmesg: read kernel buffer failed: Operation not permitted")
 SILENT = command.Answer(0, b"", b"")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 from tests.unit import published
 from tests.unit.module_utils.checks.contexts import PLAN, host
+from tests.unit.module_utils.host_files import put
 
 IDS = {spec.id for group in verify.GROUPS.values() for spec in group.CHECKS}
 
@@ -84,6 +87,34 @@ def test_setting_of_the_host_that_an_error_shows(
     (found,) = known_causes.explain([check], host(tmp_path, run=run))
     assert (found.cause, setting or "") == (model.HOST if setting else model.STACK, setting or "")
     assert (setting or "") in (found.setting or "")
+
+
+@pytest.mark.parametrize(
+    ("before", "fault", "cause"),
+    [
+        ("fail", False, model.HOST),
+        ("pass", False, model.STACK),  # the IOMMU translated then, too
+        ("pass", True, model.HOST),
+    ],
+)
+def test_an_iommu_that_translates_explains_nothing_that_was_right_before(
+    tmp_path: Path, before: str, fault: bool, cause: str
+) -> None:
+    device, state = tmp_path / "sys/bus/pci/devices/0000:1a:00.0", tmp_path / "var/lib/gpuhost"
+    for name, text in {"vendor": "0x10de", "device": "0x2330", "class": "0x030200"}.items():
+        put(tmp_path, f"/sys/bus/pci/devices/0000:1a:00.0/{name}", text)
+    put(tmp_path, "/sys/kernel/iommu_groups/12/type", "DMA-FQ\n")
+    (device / "iommu_group").symlink_to("../../../../kernel/iommu_groups/12")
+    state.mkdir(parents=True)
+    known = {"gpus": [{"pci_address": "0000:1a:00.0"}], "checks": {"cuda.peer_access": {"status": before}}}
+    store.write(str(state), store.PENDING, {"before": known})
+    line = "kernel: AMD-Vi: Event logged [IO_PAGE_FAULT device=1a:00.0 domain=0x0003 address=0x80000040 flags=0x0020]"
+    answer = command.Answer(0, (line if fault else "kernel: Linux").encode(), b"")
+    failed = model.Check("cuda.peer_access", outcomes.FAIL, "0-1 copy: wrong", "1", "-", cause=model.STACK)
+    symptom = model.Symptom(frozenset({(None, cuda_errors.BETWEEN)}))
+    check = dataclasses.replace(failed, symptom=symptom)
+    (found,) = known_causes.explain([check], host(tmp_path, run=lambda argv, timeout: answer))
+    assert found.cause == cause
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.unit.plugin_utils.planning.preflight_cases import (
     PROBE,
     codes,
     link,
+    refused,
     run,
     warned,
 )
@@ -44,6 +45,13 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("parts", "code"), WARNINGS.values(), ids=WARNINGS)
 def test_warnings(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion) -> None:
     assert warned(code, **parts) == snapshot
+
+
+def test_a_gpu_without_a_window_is_a_problem_unless_it_has_a_driver(snapshot: SnapshotAssertion) -> None:
+    parts = {"pcie": {**PROBE["pcie"], "gpus": {"0000:05:00.0": link(lacks_window=True)}}}
+    assert refused("gpu-memory-window-missing", **parts) == snapshot
+    (gpu,) = PROBE["gpus"]
+    assert codes(run(**parts, gpus=[{**gpu, "kernel_driver": "nvidia"}])) == ([], [])
 
 
 SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
