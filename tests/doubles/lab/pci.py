@@ -78,6 +78,16 @@ def write_tree(folder: Path, devices: list[Device]) -> None:
         (address / "config").write_bytes(_config_space(device))
 
 
+# Of an H100, as its sysfs had them: registers, memory of 128 GiB, and what addresses the memory management. A kernel
+# file has 13 lines (drivers/pci/pci-sysfs.c).
+_UNUSED = (0, 0, 0)
+_WINDOWS = [
+    (0x9B042000000, 0x9B042FFFFFF, 0x14220C), _UNUSED,
+    (0x9A000000000, 0x9BFFFFFFFFF, 0x14220C), _UNUSED,
+    (0x9B040000000, 0x9B041FFFFFF, 0x14220C), *[_UNUSED] * 8,
+]  # fmt: skip
+
+
 def _attributes(device: Device) -> dict[str, str]:
     return {
         "vendor": f"0x{device.vendor:04x}",
@@ -90,7 +100,7 @@ def _attributes(device: Device) -> dict[str, str]:
         "numa_node": "0",
         "modalias": f"pci:v{device.vendor:08X}d{device.device:08X}sv{device.vendor:08X}sd00000000"
         f"bc{device.pci_class >> 16:02X}sc{device.pci_class >> 8 & 0xFF:02X}i00",
-        "resource": "\n".join(["0x0000000000000000 0x0000000000000000 0x0000000000000000"] * 13),
+        "resource": "\n".join("0x{:016x} 0x{:016x} 0x{:016x}".format(*line) for line in _WINDOWS),
     }
 
 
