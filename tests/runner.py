@@ -384,7 +384,10 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "cluster": [("cluster", molecule)],
     "distro_packages": [("distro_packages", molecule)],
     "first_boot": [("first_boot", molecule)],
-    "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
+    "faults-long": [
+        ("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all")),
+        ("faults-long-undo", functools.partial(molecule, scenario="undo", FAULTS="all")),
+    ],
     "interruptions": [("interruptions", functools.partial(molecule, scenario="interrupted", INTERRUPT="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "browser": [("browser", pytest("tests/browser"))],

@@ -188,3 +188,76 @@ def test_packages_are_kept_for_two_configurations_only(playbook, root, planned_p
     assert set(older) != set(newer)
     assert [spec for spec in older if spec.replace("=", "_") not in kept] == []
     assert [spec for spec in newer if spec.replace("=", "_") in kept] == []
+
+
+all_rows = pytest.mark.skipif(os.environ.get("FAULTS") != "all", reason="in the tier faults-long (FAULTS=all)")
+
+
+@pytest.fixture
+def with_toolkit(root):
+    """Return a function that has login shells prefer another nvcc while the default toolkit is that of a series."""
+
+    def prefer(series: str, nvcc: str) -> None:
+        script = f"""mkdir -p /opt/foreign && cat > /opt/foreign/nvcc && chmod 755 /opt/foreign/nvcc
+echo '[ "$(readlink -f /etc/alternatives/cuda)" != /usr/local/cuda-{series} ] || PATH=/opt/foreign:$PATH' > {SHADOW}"""
+        root.run_expect([0], "printf %s | sh -c %s", nvcc, script)
+
+    yield prefer
+    root.run_expect([0], f"rm -f {SHADOW}")
+
+
+ANOTHER, SILENT = FOREIGN.replace("\\n", "\n"), "#!/bin/sh\necho ccache\n"
+
+
+@all_rows
+def test_a_second_change_on_a_pending_one_goes_back_to_what_was_verified(playbook, reports, root, with_toolkit):
+    playbook("gpu_host", *NEW.options)
+    playbook("gpu_host", "-e", f"gpu_stack_driver={OLD.driver}", "--skip-tags", "verify,smoke_train")
+    with_toolkit(OLD.cuda, ANOTHER)
+    done = playbook("gpu_host", *OLD.options, expect=2)
+    assert "It was rolled back: the last verified configuration is restored" in done.stdout
+    assert "env.login_shell" in failure(reports)
+    drivers = root.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout.split()
+    assert {version.split(".")[0] for version in drivers} == {NEW.driver}
+    assert NEW_HOME in root.run_expect([0], "update-alternatives --query cuda").stdout
+
+
+@all_rows
+def test_what_tags_left_out_undoes_nothing(playbook):
+    done = playbook("gpu_host", *OLD.options, "--skip-tags", "cuda_toolkit", expect=2)
+    assert "Nothing was rolled back: tags have left out cuda_toolkit, for want of which they may fail" in done.stdout
+    playbook("gpu_host", *OLD.options)
+
+
+@all_rows
+def test_a_check_without_an_answer_undoes_nothing_where_it_does_not_count(playbook, reports, with_toolkit):
+    with_toolkit(NEW.cuda, SILENT)
+    playbook("gpu_host", *NEW.options, "-e", "gpu_stack_unknown=warn")
+    checks = json.loads((reports / "newest/undo-hopper/verify.json").read_text())["checks"]
+    assert {check["id"] for check in checks if check["status"] == "unknown"} == {"env.login_shell"}
+
+
+@all_rows
+def test_a_host_of_others_goes_back_to_what_worked(playbook, state, differences, root, with_toolkit):
+    """It is one without gpuhost's records and holds."""
+    playbook("gpu_host", *OLD.options)
+    root.run_expect([0], "rm -r /var/lib/gpuhost /etc/ansible/facts.d/gpu_stack.fact")
+    root.run_expect([0], "sh -c 'apt-mark unhold $(apt-mark showhold)'")
+    with_toolkit(NEW.cuda, ANOTHER)
+    before = state()
+    done = playbook("gpu_host", *NEW.options, expect=2)
+    assert "It was rolled back: the configuration from before the first change is restored" in done.stdout
+    assert [line for line in differences(before, state()) if "/var/lib/gpuhost" not in line] == []
+
+
+@all_rows
+def test_a_first_installation_stays_and_the_same_command_verifies_it(playbook, root, with_toolkit):
+    playbook("gpu_host", *OLD.options)
+    playbook("teardown")
+    with_toolkit(NEW.cuda, ANOTHER)
+    done = playbook("gpu_host", *NEW.options, expect=2)
+    assert "Nothing was rolled back: nothing is known of it from before this change (env.login_shell)" in done.stdout
+    assert NEW_HOME in root.run_expect([0], "update-alternatives --query cuda").stdout
+    root.run_expect([0], f"rm {SHADOW}")
+    playbook("gpu_host", *NEW.options)
+    root.run_expect([0], "test -e /var/lib/gpuhost/verified.json")
