@@ -38,6 +38,7 @@ def reason_against_rollback(results: Any, *, enabled: bool | None = None) -> str
         enabled=run.may_roll_back if enabled is None else enabled,
         training=run.last_training,
         verified=run.verified_before,
+        left_out=run.left_out,
     )
 
 

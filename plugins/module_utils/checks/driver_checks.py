@@ -22,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Symptom,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, pci, secure_boot, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import display, module_keys, pci, secure_boot, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, PASS, UNKNOWN
@@ -130,6 +130,14 @@ NVLSM = CheckSpec(
     "nvidia-fabricmanager` and /var/log/nvlsm.log show why it ends. Another service that starts a subnet manager must "
     "be disabled: only one of them can run.",
 )
+DISPLAY_MANAGER = CheckSpec(
+    "driver.display_manager",
+    measures="`systemctl show` of display-manager.service",
+    expected="it runs or is being started. Else a warning, and a failure where it ran just before the pending change",
+    skipped="the host boots to no display manager",
+    remedy="On a text console (Ctrl+Alt+F3), `journalctl -b -u display-manager` and /var/log/Xorg.0.log show what it "
+    "met; `ansible-playbook playbooks/rollback.yml` undoes the last change.",
+)
 SECURITY_FLOOR = CheckSpec(
     "driver.security_floor",
     measures="the driver version that `nvidia-smi` reports",
@@ -146,6 +154,7 @@ CHECKS = (
     PCI_BINDING,
     FABRIC_MANAGER,
     NVLSM,
+    DISPLAY_MANAGER,
     SECURITY_FLOOR,
 )
 
@@ -188,6 +197,7 @@ def run(context: Context) -> list[Check]:
         _pci_binding(context, gpus),
         _fabric_manager(context, driver, switches),
         _subnet_manager(context),
+        _display_manager(context),
         _security_floor(context, driver),
     ]
     return [_of_others(each, driver) for each in checks] if driver.stays else checks
@@ -488,6 +498,25 @@ def _pci_binding(context: Context, gpus: Sequence[Gpu]) -> Check:
 
 def _left_alone(context: Context) -> list[str]:
     return ["%s is left alone: %s" % each for each in context.left_alone.items()]
+
+
+def _display_manager(context: Context) -> Check:
+    """Check that a workstation's screen is not black; connectors report a display that shows nothing as well."""
+    found = display.read(context.root)
+    if found.manager is None or not found.graphical:
+        return DISPLAY_MANAGER.skip("the host boots to no display manager")
+    answer = command.ask(
+        context.run, ["systemctl", "show", "--property=ActiveState,Job", "display-manager.service"], 30
+    )
+    state = re.search(r"^ActiveState=(\w+)$", answer.output, re.M)
+    if answer.exit_code or state is None or state.group(1) not in _STATES:
+        return DISPLAY_MANAGER.unknown("systemctl show display-manager.service: " + answer.ending())
+    text = "%s is %s" % (found.manager, state.group(1))
+    if state.group(1) not in ("inactive", "failed") or re.search(r"^Job=[1-9]", answer.output, re.M):
+        return DISPLAY_MANAGER.compare(True, text)
+    if known_causes.Host(context).before.were_right(DISPLAY_MANAGER.id):
+        return DISPLAY_MANAGER.compare(False, text, "active")
+    return DISPLAY_MANAGER.warn(text, expected="active")
 
 
 def _security_floor(context: Context, driver: Driver) -> Check:

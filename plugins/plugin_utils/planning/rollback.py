@@ -19,6 +19,8 @@ _INNOCENT = {
     HARDWARE: "the hardware is at fault, which no other version repairs",
     HOST: "a setting or a program of the host is the reason, which a rollback does not change",
 }
+# What no part that tags leave out can be missing for: a loaded module that its libraries fit, and a screen.
+_WHATEVER_IS_LEFT_OUT = {"driver.module_matches_user_space", "driver.gpu_count", "driver.display_manager"}
 _NOT_BETTER = "not better before this change: {}"
 _NOT_ASKED = "nothing is known of it from before this change"
 # Ansible's message when a command fails; the cause is in stderr.
@@ -42,6 +44,7 @@ def reason_against_rollback(
     enabled: bool,
     training: TrainingResult | None = None,
     verified: Verified | None = None,
+    left_out: Sequence[str] = (),
 ) -> str | None:
     """Return why nothing is rolled back, for the failure's message; None if the host is to be rolled back.
 
@@ -49,7 +52,7 @@ def reason_against_rollback(
 
     verify: the result of the checks, if they ran; enabled: gpu_stack_rollback. changed: whether this run has started
     to change the host. training: the result of the last training of this run, if there was one; verified: what verified
-    the host before, as the probe has it.
+    the host before, as the probe has it. left_out: the parts that tags have left as they were.
     """
     if reboot_pending:
         return "the new driver waits for a reboot."
@@ -57,6 +60,8 @@ def reason_against_rollback(
         return "the checks wait for GPUs that run a job."
     if verify is not None and verify.status != PASS and not verify.worse:
         return _explained(_counting(verify.checks, verify.unknown_counts), verify.before)
+    if verify is not None and verify.worse and left_out and not _WHATEVER_IS_LEFT_OUT.intersection(verify.worse):
+        return f"tags have left out {', '.join(left_out)}, for want of which they may fail ({', '.join(verify.worse)})."
     if training is not None and not training.verifies:
         before = _trained_before(training, verified)
         wrong = _counting(training.checks, not training.unknown_accepted)

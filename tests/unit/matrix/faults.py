@@ -420,7 +420,16 @@ WITHOUT_FABRIC_MANAGER = "Fabric Manager starts the subnet manager"
 
 @fault("Fabric Manager is stopped", "driver.fabric_manager", follows=skips("driver.nvlsm"), why=WITHOUT_FABRIC_MANAGER)
 def fabric_manager_stopped(host: Host) -> None:
-    host.program(at.SYSTEMCTL, 'case "$*" in *is-active*) echo inactive; exit 3 ;; *) echo enabled ;; esac\n')
+    host.program(
+        at.SYSTEMCTL,
+        'case "$*" in *is-active*) echo inactive; exit 3 ;; '
+        "*display*) echo ActiveState=active ;; *) echo enabled ;; esac\n",
+    )
+
+
+@fault("The display manager has failed", "driver.display_manager", outcome=outcomes.WARN)
+def display_manager_failed(host: Host) -> None:
+    host.write("run/units/display", "ActiveState=failed\n")
 
 
 @fault("Fabric Manager has another version than the driver", "driver.fabric_manager", "packages.installed")
@@ -1601,7 +1610,9 @@ SILENCES = {
     "trusted-keys": Silence(
         "/proc/keys, and the firmware's variables", (at.KERNEL_KEYS, at.OWNER_KEYS), ("driver.module_built",), ways=FILE
     ),
-    "systemctl": Silence("`systemctl`", at.SYSTEMCTL, ("driver.fabric_manager", "driver.nvlsm")),
+    "systemctl": Silence(
+        "`systemctl`", at.SYSTEMCTL, ("driver.fabric_manager", "driver.nvlsm", "driver.display_manager")
+    ),
     "processes": Silence("/proc for the processes of others", "proc/1/comm", ("driver.nvlsm",), ways=("missing",)),
     # Nonsense in the log cannot be distinguished from messages of other drivers.
     "kernel-log": Silence(

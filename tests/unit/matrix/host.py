@@ -208,8 +208,19 @@ sed -n "s/^$2=//p" "$3"
 """,
         )
         self.program(
-            SYSTEMCTL, f'case "$*" in *is-active*) cat {self.path("run/units/active")} ;; *) echo enabled ;; esac\n'
+            SYSTEMCTL,
+            f"""case "$*" in
+  *is-active*) cat {self.path("run/units/active")} ;;
+  *display-manager*) cat {self.path("run/units/display")} ;;
+  *) echo enabled ;;
+esac
+""",
         )
+        for alias, unit in {"display-manager.service": "gdm3.service", "default.target": "graphical.target"}.items():
+            self.write(f"usr/lib/systemd/system/{unit}", "[Unit]\n")
+            self.path("etc/systemd/system").mkdir(parents=True, exist_ok=True)
+            self.path(f"etc/systemd/system/{alias}").symlink_to(f"/usr/lib/systemd/system/{unit}")
+        self.write("run/units/display", "ActiveState=active\n")
         self.write("run/units/active", "active\n")
         # Fabric Manager's processes on a B300, by `systemctl status`.
         self.write("opt/nvidia/nvlsm/sbin/nvlsm", "")

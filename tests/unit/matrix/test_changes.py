@@ -90,6 +90,9 @@ def keep(host: Host) -> dict[str, Any]:
         pytest.param(product(1, 0.25), slow_pair(200.0), ["cuda.bandwidth"], id="another-check-before"),
         pytest.param(lambda h: lose_cuda(h, "802"), lambda h: lose_cuda(h, "803"), [], id="failed-with-another-error"),
         pytest.param(FAULTS["persistence-off"].apply, FAULTS["mig-pending"].apply, ["gpu.mig"], id="warned-before"),
+        pytest.param(
+            healthy, FAULTS["display-manager-failed"].apply, ["driver.display_manager"], id="a-black-screen-since"
+        ),
         pytest.param(healthy, FAULTS["half-the-lanes"].apply, [], id="hardware-since"),
         pytest.param(healthy, FAULTS["prohibited"].apply, [], id="a-setting-of-the-host-since"),
         pytest.param(FAULTS["tensorflow-broken"].apply, healthy, [], id="better"),

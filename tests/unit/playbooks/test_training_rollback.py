@@ -47,6 +47,7 @@ def train(
         (tmp_path / name).chmod(0o755)
     values = {
         "ansible_python_interpreter": sys.executable,
+        "gpu_stack_left_out": [],
         "gpu_stack_plan": planned("tensorflow").to_json(),
         "gpu_stack_probe": {"verified": verified},
         "gpu_stack_state_directory": f"{tmp_path}/state",

@@ -24,6 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Symptom,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu as PciGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import NvSwitch
@@ -109,6 +110,13 @@ class Host:
             smi_path, run, alone = self.context.smi_path, self.context.run, self.context.left_alone
             self._log = nvidia_smi_log.read(smi_path, run, alone) if is_there else Log([])
         return self._log
+
+    @property
+    def before(self) -> outcomes.Answers:
+        """What the checks had found before the change that is pending."""
+        context = self.context
+        directory = files.under(context.root, context.state_directory)
+        return last_result.answers(directory, last_result.gpus(context.root, context.smi))
 
     @property
     def kernel_log(self) -> str:
@@ -415,11 +423,8 @@ def _find_iommu(host: Host) -> Found | None:
         return Found(
             "the IOMMU refuses %s, as the kernel logs: %s" % (address, message), _IOMMU_REMEDY, frozenset(gpus)
         )
-    context = host.context
-    directory = files.under(context.root, context.state_directory)
-    before = last_result.answers(directory, last_result.gpus(context.root, context.smi))
-    links = pcie.read(context.root, gpus)
-    if not links.translated or any(before.were_right(name) for name in _BETWEEN_GPUS):
+    links = pcie.read(host.context.root, gpus)
+    if not links.translated or any(host.before.were_right(name) for name in _BETWEEN_GPUS):
         return None
     types = sorted({str(links.gpus[address].iommu_type) for address in links.translated})
     text = "the IOMMU translates what GPUs send each other (type %s: %s)" % (

@@ -6,6 +6,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import VerifiedPlan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation import outlook
 
 NEWER_STATE = FindingSpec(
     "newer-state",
@@ -118,24 +119,30 @@ def _is_kept(context: Context, field: str, before: str) -> bool:
 
 UNDONE_BEFORE = FindingSpec(
     "undone-before",
-    "Warning: the same versions were installed on this host, and undone, because checks that had passed before failed",
-    "The report of that run has what the checks found; other versions, or a repair of the host",
+    "The same versions were installed on this host, and undone, because checks that had passed before failed; a "
+    "warning where the host does not reboot for them",
+    "The report of that run has what the checks found: request other versions; or repair the host, and to try once "
+    "more, type on it: sudo rm /var/lib/gpuhost/undone.json",
 )
 
 
 def check_undone(context: Context, findings: Findings) -> None:
-    """Name the change that was undone last, if this plan makes the same one again."""
+    """Name the change that was undone last, if this plan makes the same one again: no host reboots for it unasked."""
     undone, planned = context.probe.undone, context.components
     changed = [part.name for part in PARTS if context.is_changed(part.name)]
     same = {name: component.version for name in changed if (component := planned.get(name))}
     if undone is None or not same or any(undone.versions.get(name) != version for name, version in same.items()):
         return
     versions = ", ".join(f"{BY_NAME[name].label} {version}" for name, version in same.items())
-    UNDONE_BEFORE.add_warning(
-        findings,
+    expected = outlook.outlook(context.plan, context.diff, context.probe, context.options.own_kernel)
+    message = (
         f"this change ({versions}) was undone on {undone.at}, as checks failed after it that had passed before "
-        f"({', '.join(undone.checks)}); this run makes it again",
+        f"({', '.join(undone.checks)}); "
     )
+    if expected.reboot == outlook.NO:
+        UNDONE_BEFORE.add_warning(findings, message + "this run makes it again")
+    else:
+        UNDONE_BEFORE.add_problem(findings, message + f"it needs a reboot, {expected.because}")
 
 
 FINDINGS = (NEWER_STATE, PROBE_INCOMPLETE, ROOT_IN_MEMORY, REQUEST_CHANGED, UNDONE_BEFORE)

@@ -16,6 +16,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
 NO, LIKELY, YES = "no", "likely", "yes"
+_TEXT_CONSOLE = (
+    "; if the screen stays black after it, log in on a text console (Ctrl+Alt+F3): playbooks/{}.yml undoes the change"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,10 @@ def outlook(
     as far as it is known before the packages change.
     """
     download, disk = disk_space.totals(plan.components, diff, probe, extra or {})
-    return Outlook(download, disk, *_reboot(plan, diff, probe, own_kernel))
+    reboot, because = _reboot(plan, diff, probe, own_kernel)
+    if reboot != NO and probe.display.manager and probe.display.graphical:
+        because += _TEXT_CONSOLE.format("rollback" if probe.verified or probe.driver.loaded else "teardown")
+    return Outlook(download, disk, reboot, because)
 
 
 def _reboot(plan: Plan, diff: PlanDiff, probe: Probe, own_kernel: bool) -> tuple[str, str]:

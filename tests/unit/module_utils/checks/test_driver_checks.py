@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, secure_boot
@@ -653,7 +654,8 @@ def test_healthy_host_passes(simulated: SimulatedHost, snapshot: SnapshotAsserti
     found = simulated.verify()
     driver = {check_id: check for check_id, check in found.items() if check_id.startswith("driver.")}
     statuses = {check_id: check["status"] for check_id, check in driver.items()}
-    assert statuses == {**dict.fromkeys(driver, "pass"), "driver.nvlsm": "skip"}
+    not_there = dict.fromkeys(("driver.nvlsm", "driver.display_manager"), "skip")
+    assert statuses == {**dict.fromkeys(driver, "pass"), **not_there}
     assert failed(found) == {}
     assert driver["driver.pci_binding"]["found"] == "nvidia on 2 of 2"
     assert driver["driver.fabric_manager"]["found"] == snapshot
@@ -762,6 +764,40 @@ def test_fault_fails_its_own_checks_only(simulated: SimulatedHost, cause: Any) -
         assert wrong[check_id].startswith(text)
         assert found[check_id]["remedy"]
         assert found[check_id]["expected"]
+
+
+STARTS = {"manager": "/usr/lib/systemd/system/gdm3.service", "target": "/usr/lib/systemd/system/graphical.target"}
+RAN = {"gpus": [{"pci_address": "0000:05:00.0"}, {"pci_address": "0000:06:00.0"}], "checks": {}}
+
+
+@pytest.mark.parametrize(
+    ("printed", "before", "expected"),
+    [
+        ("ActiveState=active\n", "pass", "pass"),
+        ("Job=1021\nActiveState=inactive\n", "pass", "pass"),
+        ("ActiveState=failed\n", "pass", "fail"),
+        ("ActiveState=failed\n", "warn", "fail"),  # design: a warning is right
+        ("ActiveState=inactive\n", "skip", "warn"),
+        ("ActiveState=failed\n", None, "warn"),
+        ("", "pass", "unknown"),
+    ],
+)
+def test_display_manager_that_ran_before_a_change(
+    simulated: SimulatedHost, printed: str, before: str | None, expected: str
+) -> None:
+    """What is printed is that of Debian 13's systemctl, which names a job only while one is queued."""
+    assert simulated.verify()["driver.display_manager"]["status"] == "skip"
+    link(simulated.root, "/etc/systemd/system/display-manager.service", STARTS["manager"])
+    link(simulated.root, "/usr/lib/systemd/system/default.target", STARTS["target"])
+    for unit in STARTS.values():
+        simulated.write(unit[1:], "[Unit]\n")
+    simulated.answer("systemctl show --property=ActiveState,Job display-manager.service", printed)
+    if before:
+        record = {**RAN, "checks": {"driver.display_manager": {"status": before}}}
+        simulated.write("var/lib/gpuhost/pending.json", json.dumps({"schema": store.SCHEMA, "before": record}))
+    check = simulated.verify()["driver.display_manager"]
+    assert check["status"] == expected
+    assert expected in ("pass", "unknown") or check["found"].startswith("gdm3.service is ")
 
 
 def test_remedy_for_a_lost_gpu(simulated: SimulatedHost, snapshot: SnapshotAssertion) -> None:

@@ -23,8 +23,8 @@ REBOOT = "the new driver waits for a reboot."
 
 
 def checked(*checks: Check, unknown: str = "fail", **before: str) -> VerifyEvidence:
-    """Return evidence of checks; before: their outcomes before the change, with _ for the dot."""
-    answers = Answers({name.replace("_", "."): outcome for name, outcome in before.items()})
+    """Return evidence of checks; before: their outcomes before the change, with _ for the first dot."""
+    answers = Answers({name.replace("_", ".", 1): outcome for name, outcome in before.items()})
     return records.from_json(VerifyEvidence, summary(list(checks), unknown, answers), "verify")
 
 
@@ -63,6 +63,11 @@ BUSY = "the checks wait for GPUs that run a job."
         ({"verify": checked(fails("a.b"), a_b="pass")}, None),
         ({"verify": checked(fails("a.b"), a_b="pass"), "changed": False}, ""),
         ({"verify": checked(fails("a.b"), a_b="pass"), "reboot_pending": True}, REBOOT),
+        (
+            {"verify": checked(fails("a.b"), a_b="pass"), "left_out": ["cuda_toolkit"]},
+            "tags have left out cuda_toolkit, for want of which they may fail (a.b).",
+        ),
+        ({"verify": checked(fails("driver.gpu_count"), driver_gpu_count="pass"), "left_out": ["cuda_toolkit"]}, None),
         ({"verify": checked(fails("a.b"), a_b="pass"), "enabled": False}, DISABLED),
         ({"verify": checked(fails("a.b"), a_b="fail")}, "not better before this change: fail (a.b)."),
         ({"verify": checked(fails("a.b"), a_b="skip")}, "not better before this change: skip (a.b)."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
@@ -63,6 +64,15 @@ def test_the_change_that_was_undone_is_named_if_it_is_planned_again(versions: di
     assert not expected or "was undone on 2026-11-20T10:00:00Z" in texts[0]
     assert not expected or "(cuda.devices)" in texts[0]
     assert codes(run(undone={**UNDONE, "versions": versions}, **ALL_INSTALLED, **LOADED))[1] == []
+
+
+def test_no_host_reboots_unasked_for_a_change_that_was_undone(snapshot: SnapshotAssertion) -> None:
+    versions = {"driver": "595.71.05", "cuda": "13.2", "cudnn": "9.28", "tensorflow": "2.21.0", "nccl": "2.29.7"}
+    parts = {"undone": {**UNDONE, "versions": versions}, "driver": {"nouveau_loaded": True}}
+    found = run(**parts)
+    assert codes(found)[0] == ["undone-before"]
+    assert checks.refusal(found.problems) == snapshot
+    assert "undone-before" in codes(run(options=Options(own_kernel=False), **parts))[1]
 
 
 def test_another_part_that_could_not_be_read_is_named() -> None:

@@ -65,6 +65,17 @@ def test_whether_the_host_reboots(case: str, snapshot: SnapshotAssertion) -> Non
     assert found.because == snapshot
 
 
+def test_who_may_meet_a_black_screen_is_told_of_text_consoles(snapshot: SnapshotAssertion) -> None:
+    display = {"manager": "gdm3.service", "graphical": True}
+    nouveau = {"driver": {"nouveau_loaded": True}}
+    plan = make_plan({"driver": DRIVER})
+    assert seen(plan, display=display, **nouveau).because == snapshot
+    replaced = seen(plan, display=display, driver=LOADED, gpu_processes=[XORG])
+    assert replaced.because.endswith("playbooks/rollback.yml undoes the change")
+    for other in ({"display": display}, {"display": {**display, "graphical": False}, **nouveau}, nouveau):
+        assert "console" not in seen(plan, **other).because
+
+
 @pytest.mark.parametrize("components", [{}, {"driver": DRIVER}], ids=["no driver", "a container"])
 def test_nothing_is_loaded_where_no_module_is(components: dict[str, Any], snapshot: SnapshotAssertion) -> None:
     found = seen(make_plan(components), own_kernel=False, driver={"nouveau_loaded": True})
