@@ -238,19 +238,6 @@ def test_a_check_without_an_answer_undoes_nothing_where_it_does_not_count(playbo
 
 
 @all_rows
-def test_a_host_of_others_goes_back_to_what_worked(playbook, state, differences, root, with_toolkit):
-    """It is one without gpuhost's records and holds."""
-    playbook("gpu_host", *OLD.options)
-    root.run_expect([0], "rm -r /var/lib/gpuhost /etc/ansible/facts.d/gpu_stack.fact")
-    root.run_expect([0], "sh -c 'apt-mark unhold $(apt-mark showhold)'")
-    with_toolkit(NEW.cuda, ANOTHER)
-    before = state()
-    done = playbook("gpu_host", *NEW.options, expect=2)
-    assert "It was rolled back: the configuration from before the first change is restored" in done.stdout
-    assert [line for line in differences(before, state()) if "/var/lib/gpuhost" not in line] == []
-
-
-@all_rows
 def test_a_first_installation_stays_and_the_same_command_verifies_it(playbook, root, with_toolkit):
     playbook("gpu_host", *OLD.options)
     playbook("teardown")
@@ -261,3 +248,16 @@ def test_a_first_installation_stays_and_the_same_command_verifies_it(playbook, r
     root.run_expect([0], f"rm {SHADOW}")
     playbook("gpu_host", *NEW.options)
     root.run_expect([0], "test -e /var/lib/gpuhost/verified.json")
+
+
+@all_rows
+def test_a_host_of_others_goes_back_to_what_worked(playbook, state, differences, root, with_toolkit):
+    """It is one without gpuhost's records and holds."""
+    playbook("gpu_host", *OLD.options)
+    root.run_expect([0], "rm -r /var/lib/gpuhost /etc/ansible/facts.d/gpu_stack.fact")
+    root.run_expect([0], "sh -c 'apt-mark unhold $(apt-mark showhold)'")
+    with_toolkit(NEW.cuda, ANOTHER)
+    before = state()
+    done = playbook("gpu_host", *NEW.options, expect=2)
+    assert "It was rolled back: the configuration from before the first change is restored" in done.stdout
+    assert [line for line in differences(before, state()) if "/var/lib/gpuhost" not in line] == []
