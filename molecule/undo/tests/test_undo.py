@@ -251,13 +251,19 @@ def test_a_first_installation_stays_and_the_same_command_verifies_it(playbook, r
 
 
 @all_rows
-def test_a_host_of_others_goes_back_to_what_worked(playbook, state, differences, root, with_toolkit):
-    """It is one without gpuhost's records and holds."""
+def test_a_host_of_others_goes_back_to_what_worked(playbook, reports, state, differences, root):
+    """It is one without gpuhost's records and holds, whose compiler does not work for the new toolkit."""
     playbook("gpu_host", *OLD.options)
     root.run_expect([0], "rm -r /var/lib/gpuhost /etc/ansible/facts.d/gpu_stack.fact")
     root.run_expect([0], "sh -c 'apt-mark unhold $(apt-mark showhold)'")
-    with_toolkit(NEW.cuda, ANOTHER)
+    compiler = f"""#!/bin/sh\ncase "$*" in *cuda-{NEW.cuda}*) exit 1 ;; esac\nexec "/usr/bin/${{0##*/}}" "$@"\n"""
+    for name in ("gcc", "g++"):
+        root.run_expect(
+            [0], "printf %s | sh -c %s", compiler, f"cat > /usr/local/bin/{name} && chmod 755 /usr/local/bin/{name}"
+        )
     before = state()
     done = playbook("gpu_host", *NEW.options, expect=2)
+    assert "cuda.compile_link_run" in failure(reports)
     assert "It was rolled back: the configuration from before the first change is restored" in done.stdout
     assert [line for line in differences(before, state()) if "/var/lib/gpuhost" not in line] == []
+    root.run_expect([0], "rm /usr/local/bin/gcc /usr/local/bin/g++")
