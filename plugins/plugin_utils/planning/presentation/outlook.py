@@ -23,12 +23,16 @@ _TEXT_CONSOLE = (
 
 @dataclasses.dataclass(frozen=True)
 class Outlook:
-    """Sizes in MiB, 0 where they are not known; reboot: NO, LIKELY or YES, and because of what."""
+    """Sizes in MiB, 0 where they are not known; reboot: NO, LIKELY or YES, and because of what.
+
+    console: what to do where the screen stays black after it, if the host has one
+    """
 
     download_mib: int
     disk_mib: int
     reboot: str
     because: str
+    console: str = ""
 
     @property
     def sizes(self) -> str:
@@ -48,9 +52,10 @@ def outlook(
     """
     download, disk = disk_space.totals(plan.components, diff, probe, extra or {})
     reboot, because = _reboot(plan, diff, probe, own_kernel)
-    if reboot != NO and probe.display.manager and probe.display.graphical:
-        because += _TEXT_CONSOLE.format("rollback" if probe.verified or probe.driver.loaded else "teardown")
-    return Outlook(download, disk, reboot, because)
+    playbook = "rollback" if probe.verified or probe.driver.loaded else "teardown"
+    has_screen = probe.display.manager and probe.display.graphical
+    console = _TEXT_CONSOLE.format(playbook) if reboot != NO and has_screen else ""
+    return Outlook(download, disk, reboot, because, console)
 
 
 def _reboot(plan: Plan, diff: PlanDiff, probe: Probe, own_kernel: bool) -> tuple[str, str]:

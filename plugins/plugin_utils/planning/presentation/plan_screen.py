@@ -111,7 +111,7 @@ def plan_screen(
         _total(plan, host) + (" No repository was read: it may offer other versions." if offline else ""), hang=6
     )
     if host:
-        screen.put(f"Reboot: {host.outlook.reboot}, {host.outlook.because}.", hang=8)
+        screen.put(f"Reboot: {host.outlook.reboot}, {host.outlook.because}{host.outlook.console}.", hang=8)
     if then:
         screen.put(f"Next: {then}{screen.more}", hang=6)
     return screen.text
