@@ -157,17 +157,22 @@ def _keep_passed(directory: str, record: dict[str, Any]) -> None:
         store.write(directory, store.PENDING, dict(pending, passed=passed))
 
 
-def _keep_undone(directory: str) -> None:
-    """Record which checks were worse after the change that is undone, and the versions that it had planned."""
+def worse(directory: str) -> list[str]:
+    """Return the checks of the last result that the change which is pending made worse."""
     last = read(directory) or {}
     known = answers(directory, last.get("gpus"))
     checks = last.get("checks") or {}
-    worse = [name for name, check in checks.items() if outcomes.is_worse(check) and known.were_right(name)]
+    return [name for name, check in checks.items() if outcomes.is_worse(check) and known.were_right(name)]
+
+
+def _keep_undone(directory: str) -> None:
+    """Record which checks were worse after the change that is undone, and the versions that it had planned."""
+    found = worse(directory)
     planned = ((_options(directory) or {}).get("plan") or {}).get("components") or {}
-    if worse:
+    if found:
         versions = {name: part["version"] for name, part in planned.items() if part}
         at = time.strftime(store.NOW, time.gmtime())
-        store.write(directory, store.UNDONE, {"at": at, "checks": worse, "versions": versions})
+        store.write(directory, store.UNDONE, {"at": at, "checks": found, "versions": versions})
 
 
 def _keep_innocent(directory: str, record: dict[str, Any]) -> None:

@@ -29,7 +29,8 @@ TIMER = UNITS + "gpuhost-verify.timer"  # role host_verify
 BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)
 
 
-FOUND = "found"  # a host with the driver of others, before our first change: the baseline, while our records stay
+_SCREEN = "driver.display_manager"
+FOUND = "found"  # a host with the driver of others, or a screen, before our first change: the baseline with our records
 
 
 class Restored(NamedTuple):
@@ -59,7 +60,7 @@ class Rollback:
         rollback to another record was interrupted, that one is restored in place of store.VERIFIED; on a host that
         others set up and that was never verified, FOUND. Raise PackageError or ValueError where packages stay changed.
         """
-        if to == store.VERIFIED and self._read(to) is None and self._pending().get("plan"):
+        if to == store.VERIFIED and self._read(to) is None and self._worked():
             to = FOUND
         if self._read(to) is None:
             return None
@@ -92,6 +93,11 @@ class Rollback:
             return store.read(self.directory, to)
         baseline = store.read(self.directory, store.BASELINE)
         return None if baseline is None else dict(baseline, plan=self._pending().get("plan"))
+
+    def _worked(self) -> bool:
+        """Return whether a host that was never verified worked before the change: a driver of others, or its screen."""
+        plan = self._pending().get("plan") or {}
+        return bool(plan.get("kept_driver") or plan.get("components")) or _SCREEN in last_result.worse(self.directory)
 
     def _pending(self) -> dict[str, Any]:
         return store.read(self.directory, store.PENDING) or {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HARDWARE, HOST, STACK, Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, FAIL, PASS, UNKNOWN
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, FAIL, PASS, SKIP, UNKNOWN
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Verified
 
@@ -74,7 +74,7 @@ def reason_against_rollback(
 
 def is_new(verify: VerifyEvidence | None, training: TrainingResult | None) -> bool:
     """Return whether a check failed of which nothing is known from before the change, and that nothing explains."""
-    known = verify.before if verify else {}
+    known = {name for name, outcome in (verify.before if verify else {}).items() if outcome != SKIP}
     found = [*(verify.checks if verify else ()), *(training.checks if training else ())]
     return any(check.status == FAIL and check.cause in (None, STACK) and check.id not in known for check in found)
 

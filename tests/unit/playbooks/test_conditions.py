@@ -86,6 +86,7 @@ def rollback(last: Variables, previous: Variables | None = None) -> Variables:
     return {"__gpu_stack_last": {**LAST, **last}, "__gpu_stack_previous": previous or {"skipped": True}}
 
 
+BARE = {**PROBE, "display": {"manager": None}}
 TABLE: Mapping[str, Rows] = {
     # What is changed.
     "_provision.yml: Finish hosts without drift": [
@@ -221,10 +222,11 @@ TABLE: Mapping[str, Rows] = {
     ],
     # What is recorded.
     "tasks/change.yml: Ask the checks before the change": [
-        (of_run(probe={**PROBE, "pending": None}, plan_before=None), False),  # a bare host
-        (of_run(probe={**PROBE, "pending": None}, plan_before={"ok": True}), True),  # that of others
-        (of_run(probe={**PROBE, "pending": None, "verified": {}}, plan_before=None), True),
-        (of_run(probe={**PROBE, "pending": {"since": ""}, "verified": {}}, plan_before=None), False),
+        (of_run(probe={**BARE, "pending": None}, plan_before=None), False),
+        (of_run(probe={**BARE, "pending": None, "display": {"manager": "gdm3.service"}}, plan_before=None), True),
+        (of_run(probe={**BARE, "pending": None}, plan_before={"ok": True}), True),  # that of others
+        (of_run(probe={**BARE, "pending": None, "verified": {}}, plan_before=None), True),
+        (of_run(probe={**BARE, "pending": {"since": ""}, "verified": {}}, plan_before=None), False),
     ],
     "tasks/change.yml: Record the applied state": [
         ({"gpu_stack_managed": {"nccl": {}}}, True),
@@ -282,7 +284,16 @@ TABLE: Mapping[str, Rows] = {
         (HAS_DRIVER, True),
         ({**HAS_DRIVER, "nvidia_driver_load_module": "yes"}, True),
         (NO_DRIVER, False),
-        ({"__gpu_stack_restored": {**NO_DRIVER["__gpu_stack_restored"], "state": "found"}}, True),  # that of others
+        (
+            {
+                "__gpu_stack_restored": {
+                    "state": "found",
+                    "plan": {"components": {"driver": None}, "kept_driver": {"version": "535"}},
+                }
+            },
+            True,
+        ),
+        ({"__gpu_stack_restored": {"state": "found", "plan": {"components": {}}}}, False),  # a bare host
         ({**HAS_DRIVER, "nvidia_driver_load_module": False}, False),
         ({**HAS_DRIVER, "nvidia_driver_load_module": "false"}, False),
     ],

@@ -616,10 +616,17 @@ def test_where_the_kernels_keys_cannot_be_read_a_signature_is_unknown(
     assert by_id(driver_checks.run(context))["driver.module_built"].status == "pass", "nobody asks for a signature"
 
 
-def test_without_a_driver_in_the_plan_all_are_skipped() -> None:
-    checks = driver_checks.run(host(plan=without("driver")))
+def test_without_a_driver_in_the_plan_all_are_skipped_but_for_the_screen(tmp_path: Path) -> None:
+    checks = driver_checks.run(host(tmp_path, plan=without("driver")))
     assert [(check.id, check.status) for check in checks] == [(spec.id, "skip") for spec in driver_checks.CHECKS]
-    assert {check.reason for check in checks} == {"the plan has no driver"}
+    assert {check.reason for check in checks} == {"the plan has no driver", "the host boots to no display manager"}
+    for name, unit in STARTS.items():
+        put(tmp_path, unit, "[Unit]\n")
+        alias = "display-manager.service" if name == "manager" else "default.target"
+        link(tmp_path, f"/etc/systemd/system/{alias}", unit)
+    answer = command.Answer(0, b"ActiveState=active\n", b"")
+    checks = driver_checks.run(host(tmp_path, plan=without("driver"), run=lambda argv, timeout: answer))
+    assert [check.id for check in checks if check.status == "pass"] == ["driver.display_manager"]
 
 
 # --- the simulated nvidia-smi and a PCI tree ---

@@ -141,16 +141,37 @@ def test_a_host_that_others_set_up_returns_to_what_it_was_and_keeps_our_records(
     store.remove(directory, store.VERIFIED)
     assert changed.restore(check=True) is None  # a first installation: nothing was there to be asked
     store.write(directory, store.LAST_RESULT, {"gpus": [], "checks": {"cuda.devices": {"status": "pass"}}})
-    store.write(directory, store.OPTIONS, {"plan": PLAN})
+    plan = {"components": {"driver": None}, "kept_driver": {"version": "535.288.01"}}
+    store.write(directory, store.OPTIONS, {"plan": plan})
     recording.record_pending(directory)
     result = changed.restore(own=[str(own)])
-    assert (result.to, result.plan, result.evidence) == ("found", PLAN, {})
+    assert (result.to, result.plan, result.evidence) == ("found", plan, {})
     assert not changed.settings.exists()
     assert changed.packages.packages == {}
     assert own.exists()
     kept = {path.stem for path in changed.directory.glob("*.json")}
     assert {store.BASELINE, store.JOURNAL} <= kept
     assert kept & {store.APPLIED, store.LISTINGS, store.PENDING, store.RESTORING, store.VERIFIED} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "returns"),
+    [
+        ("driver.display_manager", "pass", True),
+        ("driver.display_manager", "skip", False),
+        ("cuda.devices", "pass", False),  # which nothing can have passed on a bare host
+    ],
+)
+def test_a_bare_host_returns_to_what_it_was_if_its_screen_is_black(changed, name, before, returns):
+    directory = str(changed.directory)
+    changed.baseline({})
+    store.remove(directory, store.VERIFIED)
+    store.write(directory, store.LAST_RESULT, {"gpus": [], "checks": {name: {"status": before}}})
+    store.write(directory, store.OPTIONS, {"plan": {"components": {}}})
+    recording.record_pending(directory)
+    store.write(directory, store.LAST_RESULT, {"gpus": [], "checks": {name: {"status": "fail"}}})
+    result = changed.restore()
+    assert (result is not None and result.to == "found") is returns
 
 
 def test_a_restored_configuration_has_its_evidence(changed):

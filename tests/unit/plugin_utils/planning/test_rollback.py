@@ -103,6 +103,7 @@ def test_reason_against_a_rollback(conditions: dict[str, Any], reason: str | Non
     [
         (checked(fails("a.b")), None, True),
         (checked(fails("a.b"), a_b="fail"), None, False),
+        (checked(fails("a.b"), a_b="skip"), None, True),
         (checked(fails("a.b", "host")), None, False),
         (checked(UNKNOWN), None, False),
         (None, trained(fails("a.b"))["training"], True),
