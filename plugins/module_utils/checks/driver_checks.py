@@ -515,7 +515,8 @@ def _display_manager(context: Context) -> Check:
     text = "%s is %s" % (found.manager, state.group(1))
     if state.group(1) not in ("inactive", "failed") or re.search(r"^Job=[1-9]", answer.output, re.M):
         return DISPLAY_MANAGER.compare(True, text)
-    if known_causes.Host(context).before.were_right(DISPLAY_MANAGER.id):
+    answers = known_causes.Host(context).before
+    if answers.were_right(DISPLAY_MANAGER.id) and (answers.before or {}).get(DISPLAY_MANAGER.id) == PASS:
         return DISPLAY_MANAGER.compare(False, text, "active")
     return DISPLAY_MANAGER.warn(text, expected="active")
 

@@ -448,7 +448,7 @@ def _rollback(evidence: HostEvidence) -> list[str]:
         return []
     changes = len(evidence.restored.changes) if evidence.restored else 0
     return [
-        f"rolled back: {changes} changes restored the last verified configuration; of its checks, "
+        f"rolled back: {changes} changes restored the configuration from before; of its checks, "
         f"{verify.counts['pass']} passed and {verify.counts['fail']} failed"
     ]
 
