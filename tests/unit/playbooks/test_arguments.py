@@ -63,6 +63,7 @@ RUN: dict[str, Any] = {
     "__gpu_stack_refused": ["b"],
     "__gpu_stack_failure": "Install: No space left on device",
     "__gpu_stack_rolled_back": {
+        "plan": {"components": {"driver": {}}},
         "changed": True,
         "state": "verified",
         "restored": ["cuda 13.0"],
