@@ -48,6 +48,12 @@ def xid(message: str, times: int = 1) -> Callable[[Host], None]:
     return lambda host: log(host, "\n".join([f"NVRM: Xid (PCI:{message}, pid=1234, name=python3"] * times))
 
 
+def shared_memory_full(host: Host) -> None:
+    """As in NVIDIA/nccl issue 525."""
+    text = "Error while creating shared memory segment /dev/shm/nccl-WU88OE, error: No space left on device (28)"
+    host.cuda["settings"].update(FAIL="ncclCommInitAll@0=2", NCCL_TEXT=text)
+
+
 def healthy(host: Host) -> None:
     """Leave the host as it is."""
 
@@ -90,6 +96,10 @@ def keep(host: Host) -> dict[str, Any]:
         pytest.param(product(1, 0.25), slow_pair(200.0), ["cuda.bandwidth"], id="another-check-before"),
         pytest.param(lambda h: lose_cuda(h, "802"), lambda h: lose_cuda(h, "803"), [], id="failed-with-another-error"),
         pytest.param(FAULTS["persistence-off"].apply, FAULTS["mig-pending"].apply, ["gpu.mig"], id="warned-before"),
+        pytest.param(healthy, shared_memory_full, [], id="dev-shm-full-since"),
+        pytest.param(
+            FAULTS["version-mismatch"].apply, FAULTS["version-mismatch"].apply, [], id="a-driver-changed-by-hand-before"
+        ),
         pytest.param(
             healthy, FAULTS["display-manager-failed"].apply, ["driver.display_manager"], id="a-black-screen-since"
         ),
