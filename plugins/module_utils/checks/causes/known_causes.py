@@ -184,7 +184,7 @@ class StartCause(Cause):
 
 
 class FewerCause(Cause):
-    """It explains how many GPUs a process sees, and nothing else."""
+    """A cause that explains how many GPUs a process sees, and nothing else."""
 
     def concerns(self, symptom: Symptom) -> bool:
         """Return whether a process saw fewer GPUs than expected; no GPU at all is an error of its own."""
@@ -404,26 +404,28 @@ def _find_hmm(host: Host) -> Found | None:
 
 def _find_window(host: Host) -> Found | None:
     """Find GPUs that no driver takes, since the firmware has given them no addresses."""
-    free = [gpu.pci_address for gpu in host.pci[0] if gpu.kernel_driver is None]
+    ours = [gpu for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone]
+    free = [gpu.pci_address for gpu in ours if gpu.kernel_driver is None]
     named = kernel_log.without_window(host.kernel_log) if free else set()
     without = [address for address in free if address in named or pcie.lacks_window(host.context.root, address)]
     if not without:
         return None
     text = "the firmware has given %s no window for its memory (BAR1)" % ", ".join(without)
-    return Found(text, pcie.WINDOW_REMEDY, frozenset(without), len(host.pci[0]) - len(without))
+    return Found(text, pcie.WINDOW_REMEDY, frozenset(without), len(ours) - len(without))
 
 
 def _find_iommu(host: Host) -> Found | None:
     """Find that the IOMMU refuses what GPUs send each other, or translates it where nothing shows that this works."""
     gpus = [gpu.pci_address for gpu in host.pci[0]]
     faults = kernel_log.iommu_faults(host.kernel_log)
-    refused = {address: faults[address[5:]] for address in gpus if address[5:] in faults}
+    ours = [address for address in gpus if address not in host.context.left_alone]
+    refused = {address: faults[address[5:]] for address in ours if address[5:] in faults}
     if refused:
         address, message = next(iter(refused.items()))
         return Found(
             "the IOMMU refuses %s, as the kernel logs: %s" % (address, message), _IOMMU_REMEDY, frozenset(gpus)
         )
-    links = pcie.read(host.context.root, gpus)
+    links = pcie.read(host.context.root, ours)
     if not links.translated or any(host.before.were_right(name) for name in _BETWEEN_GPUS):
         return None
     types = sorted({str(links.gpus[address].iommu_type) for address in links.translated})

@@ -64,7 +64,7 @@ GPU_MEMORY_WINDOW_MISSING = FindingSpec(
 
 def check_windows(context: Context, findings: Findings) -> None:
     """Refuse a host with a GPU that the driver will not take; one that has a driver is not asked."""
-    links = context.probe.pcie.gpus
+    links = _ours(context).gpus
     free = [gpu.pci_address for gpu in context.probe.gpus if gpu.kernel_driver is None]
     without = [address for address in free if address in links and links[address].lacks_window]
     if without:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
 from syrupy.assertion import SnapshotAssertion
 
+from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
 from tests.unit.plugin_utils.planning.preflight_cases import (
+    COMPONENTS,
     DRIVER_INSTALLED,
     LOADED,
     PROBE,
+    URL,
     codes,
     link,
     refused,
@@ -52,6 +57,9 @@ def test_a_gpu_without_a_window_is_a_problem_unless_it_has_a_driver(snapshot: Sn
     assert refused("gpu-memory-window-missing", **parts) == snapshot
     (gpu,) = PROBE["gpus"]
     assert codes(run(**parts, gpus=[{**gpu, "kernel_driver": "nvidia"}])) == ([], [])
+    left_alone = make_plan(COMPONENTS, {"ignore_gpus": ["0000:05:00.0"]}, URL)
+    probe = make_probe(**{**PROBE, **parts})
+    assert codes(checks.preflight(left_alone, probe, plan_diff.plan_diff(left_alone, probe)))[0] == []
 
 
 SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
