@@ -19,8 +19,8 @@ _INNOCENT = {
     HARDWARE: "the hardware is at fault, which no other version repairs",
     HOST: "a setting or a program of the host is the reason, which a rollback does not change",
 }
-# What no part that tags leave out can be missing for: a loaded module that its libraries fit, and a screen.
-_WHATEVER_IS_LEFT_OUT = {"driver.module_matches_user_space", "driver.gpu_count", "driver.display_manager"}
+# Checks whose failure no part that tags have left out explains.
+_WITH_PARTS_LEFT_OUT = {"driver.module_matches_user_space", "driver.gpu_count", "driver.display_manager"}
 _NOT_BETTER = "not better before this change: {}"
 _NOT_ASKED = "nothing is known of it from before this change"
 # Ansible's message when a command fails; the cause is in stderr.
@@ -60,8 +60,8 @@ def reason_against_rollback(
         return "the checks wait for GPUs that run a job."
     if verify is not None and verify.status != PASS and not verify.worse:
         return _explained(_counting(verify.checks, verify.unknown_counts), verify.before)
-    if verify is not None and verify.worse and left_out and not _WHATEVER_IS_LEFT_OUT.intersection(verify.worse):
-        return f"tags have left out {', '.join(left_out)}, for want of which they may fail ({', '.join(verify.worse)})."
+    if verify is not None and verify.worse and left_out and not _WITH_PARTS_LEFT_OUT.intersection(verify.worse):
+        return f"tags left out {', '.join(left_out)}, which may be why they fail ({', '.join(verify.worse)})."
     if training is not None and not training.verifies:
         before = _trained_before(training, verified)
         wrong = _counting(training.checks, not training.unknown_accepted)

@@ -142,7 +142,7 @@ def check_undone(context: Context, findings: Findings) -> None:
     if expected.reboot == outlook.NO:
         UNDONE_BEFORE.add_warning(findings, message + "this run makes it again")
     else:
-        UNDONE_BEFORE.add_problem(findings, message + f"it needs a reboot, {expected.because}")
+        UNDONE_BEFORE.add_problem(findings, message + f"reboot: {expected.reboot}, {expected.because}")
 
 
 FINDINGS = (NEWER_STATE, PROBE_INCOMPLETE, ROOT_IN_MEMORY, REQUEST_CHANGED, UNDONE_BEFORE)

@@ -65,7 +65,7 @@ BUSY = "the checks wait for GPUs that run a job."
         ({"verify": checked(fails("a.b"), a_b="pass"), "reboot_pending": True}, REBOOT),
         (
             {"verify": checked(fails("a.b"), a_b="pass"), "left_out": ["cuda_toolkit"]},
-            "tags have left out cuda_toolkit, for want of which they may fail (a.b).",
+            "tags left out cuda_toolkit, which may be why they fail (a.b).",
         ),
         ({"verify": checked(fails("driver.gpu_count"), driver_gpu_count="pass"), "left_out": ["cuda_toolkit"]}, None),
         ({"verify": checked(fails("a.b"), a_b="pass"), "enabled": False}, DISABLED),

@@ -90,15 +90,16 @@ def test_setting_of_the_host_that_an_error_shows(
 
 
 @pytest.mark.parametrize(
-    ("before", "fault", "cause"),
+    ("before", "fault", "left_alone", "cause"),
     [
-        ("fail", False, model.HOST),
-        ("pass", False, model.STACK),  # the IOMMU translated then, too
-        ("pass", True, model.HOST),
+        ("fail", False, {}, model.HOST),
+        ("pass", False, {}, model.STACK),  # the IOMMU translated then, too
+        ("pass", True, {}, model.HOST),
+        ("fail", True, {"0000:1a:00.0": "vfio-pci has it"}, model.STACK),
     ],
 )
 def test_an_iommu_that_translates_explains_nothing_that_was_right_before(
-    tmp_path: Path, before: str, fault: bool, cause: str
+    tmp_path: Path, before: str, fault: bool, left_alone: dict[str, str], cause: str
 ) -> None:
     device, state = tmp_path / "sys/bus/pci/devices/0000:1a:00.0", tmp_path / "var/lib/gpuhost"
     for name, text in {"vendor": "0x10de", "device": "0x2330", "class": "0x030200"}.items():
@@ -113,7 +114,7 @@ def test_an_iommu_that_translates_explains_nothing_that_was_right_before(
     failed = model.Check("cuda.peer_access", outcomes.FAIL, "0-1 copy: wrong", "1", "-", cause=model.STACK)
     symptom = model.Symptom(frozenset({(None, cuda_errors.BETWEEN)}))
     check = dataclasses.replace(failed, symptom=symptom)
-    (found,) = known_causes.explain([check], host(tmp_path, run=lambda argv, timeout: answer))
+    (found,) = known_causes.explain([check], host(tmp_path, run=lambda argv, timeout: answer, left_alone=left_alone))
     assert found.cause == cause
 
 
