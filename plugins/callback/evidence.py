@@ -223,7 +223,7 @@ class CallbackModule(CallbackBase):
                 self.failed.add(host)
             elif fact == "__gpu_stack_spared_for":
                 self.evidence.setdefault(host, {})["spared_for"] = value
-            elif fact == "smoke_train_result":
+            elif fact == "smoke_train_result" and not is_rolled_back:
                 self._keep_training(host, value)
             elif fact == "gpu_stack_trainings":
                 for training in value.values():

@@ -54,6 +54,11 @@ def change_failed(results: Any) -> bool:
     return reason_against_rollback(results, enabled=True) is None or rollback.is_new(run.verify, run.last_training)
 
 
+def failed_training(results: Any) -> str:
+    """Return the framework whose training failed on this host, or nothing; takes __gpu_stack_results."""
+    return RunResults(results).failed_training
+
+
 def training_refusal(plan: Any, requested: str | None = None) -> str:
     """Return why the requested framework cannot be used, or nothing; takes gpu_stack_plan."""
     return training.training_refusal(plan_from_json(plan), requested)
@@ -118,6 +123,7 @@ class FilterModule:
         decisions: dict[str, Callable[..., Any]] = {
             "change_failed": change_failed,
             "damage": damage,
+            "failed_training": failed_training,
             "failure_message": rollback.failure_message,
             "hosts_to_change": hosts_to_change,
             "hosts_to_restore": hosts_to_restore,

@@ -11,6 +11,7 @@ Runs on the managed host.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from typing import Any, Dict, List, Mapping
@@ -165,9 +166,36 @@ def worse(directory: str) -> list[str]:
     return [name for name, check in checks.items() if outcomes.is_worse(check) and known.were_right(name)]
 
 
+def _training(directory: str) -> dict[str, Any]:
+    """Return the result of the last training; {} where there is none that can be read."""
+    try:
+        result = json.loads(files.read_text(directory, TRAINING) or "{}")
+    except (OSError, ValueError):  # it was interrupted while it was written
+        return {}
+    return result if isinstance(result, dict) else {}
+
+
+def _checks_of_training(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {check["id"]: check for check in result.get("checks") or []}
+
+
+def _worse_in_training(directory: str) -> list[str]:
+    """Return the checks of a training since the change began that passed when the configuration was verified."""
+    result, since = _training(directory), (store.read(directory, store.PENDING) or {}).get("since", "")
+    if not since or result.get("finished", "") < since:
+        return []
+    trainings = (store.evidence(directory) or {}).get("trainings") or {}
+    before = (trainings.get(result.get("framework")) or {}).get("checks") or {}
+    return [
+        name
+        for name, check in _checks_of_training(result).items()
+        if outcomes.is_worse(check) and outcomes.is_right(before.get(name))
+    ]
+
+
 def _keep_undone(directory: str) -> None:
     """Record which checks were worse after the change that is undone, and the versions that it had planned."""
-    found = worse(directory)
+    found = worse(directory) + _worse_in_training(directory)
     planned = ((_options(directory) or {}).get("plan") or {}).get("components") or {}
     if found:
         versions = {name: part["version"] for name, part in planned.items() if part}
@@ -176,11 +204,12 @@ def _keep_undone(directory: str) -> None:
 
 
 def _keep_innocent(directory: str, record: dict[str, Any]) -> None:
-    """Take what fails without that change as well from the record of the one that was undone."""
+    """Take what fails without that change as well, checks or training, from the record of the one that was undone."""
     undone = store.read(directory, store.UNDONE)
     if undone is None or store.read(directory, store.PENDING) is not None:
         return
-    left = [name for name in undone["checks"] if not outcomes.is_worse(record["checks"].get(name, {}))]
+    checks = {**_checks_of_training(_training(directory)), **record["checks"]}
+    left = [name for name in undone["checks"] if not outcomes.is_worse(checks.get(name, {}))]
     if not left:
         store.remove(directory, store.UNDONE)
     elif left != undone["checks"]:
@@ -193,10 +222,10 @@ def of_restored_host(directory: str, is_changed: bool) -> None:
     The result of a training of that one is kept under another name, for people.
     """
     training = os.path.join(directory, TRAINING)
-    if is_changed and os.path.exists(training):
-        os.replace(training, os.path.join(directory, UNDONE_TRAINING))
     if is_changed:
         _keep_undone(directory)
+    if is_changed and os.path.exists(training):
+        os.replace(training, os.path.join(directory, UNDONE_TRAINING))
     before = (store.read(directory, store.PENDING) or {}).get("before")
     if before:
         store.write(directory, store.LAST_RESULT, before)

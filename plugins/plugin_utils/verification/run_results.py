@@ -111,6 +111,12 @@ class RunResults:
         return TrainingResult.from_json(result) if result else None
 
     @property
+    def failed_training(self) -> str:
+        """The framework whose training failed on this host alone, empty where none did."""
+        last = self.last_training
+        return "" if last is None or last.verifies or self._results["training_scope"] == CLUSTER else last.framework
+
+    @property
     def left_out(self) -> Sequence[str]:
         """The parts that were not installed."""
         return tuple(self._results["left_out"])

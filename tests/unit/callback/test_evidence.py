@@ -247,10 +247,12 @@ def test_a_rollback_and_its_verification_are_kept_beside_the_failure(tmp_path):
   tasks:
     - {SET_PLAN}
     - gpuhost.stack.gpu_verify: {{plan: "{{{{ gpu_stack_plan }}}}"}}
+    - ansible.builtin.set_fact: {{smoke_train_result: {{framework: tensorflow, status: fail}}}}
     - block:
         - ansible.builtin.fail: {{msg: the proof failed}}
       rescue:
         - gpuhost.stack.stack_state: {{action: restore, directory: {tmp_path}}}
+        - ansible.builtin.set_fact: {{smoke_train_result: {{framework: tensorflow, status: pass}}}}
         - gpuhost.stack.gpu_verify: {{plan: "{{{{ gpu_stack_plan }}}}"}}
 """
     answer = play(tmp_path, plays, "--check")
@@ -261,6 +263,7 @@ def test_a_rollback_and_its_verification_are_kept_beside_the_failure(tmp_path):
     assert json.loads((kept / "restored.json").read_text())["changes"] == [str(tmp_path / "gone")]
     assert (kept / "verify.json").exists()
     assert (kept / "verify_after_undo.json").exists()
+    assert json.loads((kept / "smoke_train.json").read_text())["status"] == "fail"
     assert (kept.parent / "junit.xml").exists()
     assert not (tmp_path / "gone").exists()
 

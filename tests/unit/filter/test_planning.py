@@ -35,6 +35,9 @@ def test_each_result_reaches_the_decision_about_a_rollback() -> None:
     run: dict[str, Any] = {"baseline": {"changed": True}, "last_training": failed}
     assert FILTERS["reason_against_rollback"](results(**run, probe=answered)) is None
     assert "nothing is known of it from before" in FILTERS["reason_against_rollback"](results(**run))
+    assert FILTERS["failed_training"](results(**run)) == "tensorflow"
+    assert FILTERS["failed_training"](results(**run, training_scope="cluster")) == ""
+    assert FILTERS["failed_training"](results(last_training={**failed, "status": "pass"})) == ""
     hardware = {"id": "gpu.ecc", "status": "fail", "cause": "hardware", "found": "1", "expected": "0", "remedy": "x"}
     verify = {"status": "fail", "checks": [hardware]}
     found = FILTERS["reason_against_rollback"](results(baseline={"changed": True}, verified={"verify": verify}))

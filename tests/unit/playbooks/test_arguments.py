@@ -160,6 +160,11 @@ GUARDED = {
     "change.yml": (["Install the stack", "Run the notified handlers", "Record the applied state"], [ROLL_BACK], []),
     "verify_or_roll_back.yml": (["Check the host", "Fail if a check failed"], [ROLL_BACK], []),
     "train_all.yml": (["Train with each framework"], [ROLL_BACK], []),
+    "verify_restored.yml": (
+        ["Train with the framework that failed", "Note that the training passes"],
+        ["Note that the training fails"],
+        [],
+    ),
     "roll_back_and_leave.yml": ([ROLL_BACK], [], ["Leave the host"]),
     "refuse_gpu_jobs.yml": (
         ["Probe the host", "Refuse to change the driver while programs use the GPUs"],

@@ -297,6 +297,11 @@ TABLE: Mapping[str, Rows] = {
         ({**HAS_DRIVER, "nvidia_driver_load_module": False}, False),
         ({**HAS_DRIVER, "nvidia_driver_load_module": "false"}, False),
     ],
+    "tasks/verify_restored.yml: Train once with the restored configuration": [
+        ({}, False),  # rollback.yml
+        ({"__gpu_stack_failed_framework": ""}, False),
+        ({"__gpu_stack_failed_framework": "tensorflow"}, True),
+    ],
     "tasks/verify_restored.yml: End a rollback that will not be recorded as verified": [
         *(({"__gpu_stack_restored_verified": checks(status)}, status != "pass") for status in outcomes.OUTCOMES),
         ({**RESTORED, **FAILED}, True),

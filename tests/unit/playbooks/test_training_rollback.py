@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.filter.planning import FilterModule
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import host_report
 
 from tests.doubles.training_worker import GOOD, WORKER
@@ -30,12 +31,17 @@ ON_GPUS = GOOD.replace("begin()", "begin(devices=GPUS, kind=None)")
 
 
 def train(
-    tmp_path: Path, calls: str, verified: dict[str, Any] | None, installed: bool = True, **variables: Any
+    tmp_path: Path,
+    calls: str,
+    verified: dict[str, Any] | None,
+    installed: bool = True,
+    tasks: str = "train_all.yml",
+    **variables: Any,
 ) -> tuple[int, str]:
     """Train after a change on a host whose nvidia-smi fails; return the exit status and the output in one line.
 
     calls: of the simulated worker; verified: what verified the host before this change; installed: the scripts are on
-    the host, and the role does not copy each of them, which takes longer than all else.
+    the host, and the role does not copy each of them, which takes longer than all else. tasks: the playbook's.
     """
     (tmp_path / "worker.py").write_text(f"{WORKER}\n{calls}\n")
     programs = {
@@ -65,12 +71,16 @@ def train(
         "__gpu_stack_verified": {"verify": {"status": "pass"}},
         **variables,
     }
-    results = {"content": "{{ __gpu_stack_trained | to_json }}", "dest": f"{tmp_path}/trained.json", "mode": "0644"}
-    tasks = [
-        {"ansible.builtin.import_tasks": f"{PROJECT}/playbooks/tasks/train_all.yml"},
+    results = {
+        "content": "{{ __gpu_stack_trained | default([]) | to_json }}",
+        "dest": f"{tmp_path}/trained.json",
+        "mode": "0644",
+    }
+    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(FILE)], "vars": values}
+    play["tasks"] = [
+        {"ansible.builtin.import_tasks": f"{PROJECT}/playbooks/tasks/{tasks}"},
         {"ansible.builtin.copy": results},
     ]
-    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(FILE)], "vars": values, "tasks": tasks}
     words = []
     if installed:
         (tmp_path / "scripts").mkdir()
@@ -114,6 +124,26 @@ def test_a_change_is_undone_for_a_training_that_was_right_before(
     assert text in output
     assert ("Nothing was rolled back" in output) == (text != ROLLED_BACK)
     assert ("gpu-activity is unknown: found GPU 0: not recorded" in output) == (calls == ON_GPUS)
+
+
+@pytest.mark.parametrize(("calls", "left"), [(ON_GPUS, "training"), ("os.abort()", "gpu-activity")])
+def test_a_training_that_failed_is_asked_once_on_what_was_restored(tmp_path: Path, calls: str, left: str) -> None:
+    """What fails there as well is taken from the record of what the change was undone for."""
+    (tmp_path / "state").mkdir()
+    undone = {"at": "", "checks": ["gpu-activity", "training"], "versions": {}}
+    store.write(f"{tmp_path}/state", store.UNDONE, undone)
+    status, output = train(
+        tmp_path,
+        calls,
+        None,
+        tasks="verify_restored.yml",
+        smoke_train_job_directory=f"{tmp_path}/state/smoke_train",
+        __gpu_stack_restored={"plan": {"components": {}, "gpus": []}, "state": "verified"},
+        __gpu_stack_failed_framework="tensorflow",
+        __gpu_stack_failure="the training failed",
+    )
+    assert status == 0, output
+    assert (store.read(f"{tmp_path}/state", store.UNDONE) or {})["checks"] == [left]
 
 
 def task_began(log: Path, name: str) -> float:

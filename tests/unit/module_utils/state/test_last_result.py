@@ -5,6 +5,7 @@ tests/unit/matrix/test_changes.py has whole hosts, tests/unit/modules/test_gpu_v
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,37 @@ def test_what_fails_without_the_change_as_well_is_not_what_it_was_undone_for(
 ) -> None:
     found = undo(str(tmp_path), restored)
     assert (found and (found["checks"], found["versions"])) == (checks and (checks, {"driver": "595.71.05"}))
+
+
+def trained(finished: str, **checks: str) -> str:
+    found = [{"id": name.replace("_", "-"), "status": status} for name, status in checks.items()]
+    return json.dumps({"framework": "tensorflow", "finished": finished, "checks": found})
+
+
+@pytest.mark.parametrize(
+    ("finished", "before", "again", "expected"),
+    [
+        pytest.param("2026-11-02T10:30:00Z", {"loss": "pass"}, {"loss": "pass"}, ["loss"], id="right again"),
+        pytest.param(
+            "2026-11-02T10:30:00Z", {"loss": "pass"}, {"loss": "fail"}, None, id="it fails without it as well"
+        ),
+        pytest.param("2026-11-02T10:30:00Z", {"loss": "skip"}, {"loss": "pass"}, None, id="it was not right before"),
+        pytest.param("2026-11-01T10:30:00Z", {"loss": "pass"}, {"loss": "pass"}, None, id="of before the change"),
+    ],
+)
+def test_a_change_is_undone_for_a_training_that_fails_with_it_alone(
+    tmp_path: Path, finished: str, before: dict[str, str], again: dict[str, str], expected: list[str] | None
+) -> None:
+    directory, result = str(tmp_path), tmp_path / "smoke_train/result.json"
+    store.write(directory, store.VERIFIED, {"evidence": {"trainings": {"tensorflow": {"checks": before}}}})
+    store.write(directory, store.PENDING, {"since": "2026-11-02T10:00:00Z"})
+    result.parent.mkdir()
+    result.write_text(trained(finished, loss="fail", gpu_activity="pass"))
+    last_result.of_restored_host(directory, True)
+    store.remove(directory, store.PENDING)
+    result.write_text(trained("2026-11-02T11:00:00Z", **again))
+    assert last_result.write(directory, {"gpus": GPUS, "checks": {}}) is None
+    assert (store.read(directory, store.UNDONE) or {}).get("checks") == expected
 
 
 @pytest.mark.parametrize("is_changed", [True, False])
