@@ -14,9 +14,8 @@ import re
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import module_blacklists, triton_build
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    HARDWARE,
     HOST,
     STACK,
     Check,
@@ -29,7 +28,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks imp
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu as PciGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, SKIP, UNKNOWN, WARN
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, SKIP, UNKNOWN
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     cuda_errors,
@@ -129,7 +128,7 @@ class Host:
         """Return what there is of a cause on this host, None without it."""
         if cause.name not in self._found:
             try:
-                self._found[cause.name] = cause.find(self) if cause.find else None
+                self._found[cause.name] = cause.find(self)
             except (OSError, ValueError):  # what cannot be read explains nothing: the failure stays what it is
                 self._found[cause.name] = None
         return self._found[cause.name]
@@ -149,9 +148,9 @@ class Cause:
 
     outcome: that of the checks which it explains; blame: with FAIL, the cause of the failure
     found_in: how it is found; action: what to do
-    checks: those that it explains, or that report it
+    checks: those that it explains
     errors: those of cuda_errors that it explains
-    find: finds it on a host; None where a check or a module of its own does, or where the error itself says so
+    find: finds it on a host
     """
 
     name: str
@@ -159,9 +158,9 @@ class Cause:
     found_in: str
     action: str
     checks: tuple[str, ...]
+    errors: tuple[int | str, ...]
+    find: Callable[[Host], Found | None]
     blame: str | None = None
-    errors: tuple[int | str, ...] = ()
-    find: Callable[[Host], Found | None] | None = None
 
     def concerns(self, symptom: Symptom) -> bool:
         """Return whether the cause could explain the symptom, if the host has it."""
@@ -509,30 +508,6 @@ CAUSES: tuple[Cause, ...] = (
         errors=(cuda_errors.TOPOLOGY,),
         find=_find_topology,
     ),
-    Cause(
-        "NVLink SHARP's multicast cannot be set up",
-        FAIL,
-        "NCCL's text about NVLS, also in a training",
-        "End all jobs, `systemctl restart nvidia-fabricmanager`, reset all GPUs; until then `NCCL_NVLS_ENABLE=0`",
-        ("cuda.nccl_all_reduce",),
-        blame=HOST,
-    ),
-    Cause(
-        "A full file system, such as /dev/shm",
-        FAIL,
-        "`No space left on device` in what NCCL or a framework prints, also in a training",
-        "`df -h /dev/shm`, and remove what ended programs have left there",
-        ("cuda.nccl_all_reduce", *OF_FRAMEWORKS),
-        blame=HOST,
-    ),
-    Cause(
-        "An uncorrectable error of a GPU's memory or of an NVLink",
-        FAIL,
-        "CUDA's errors 214 and 220, also in what NCCL or a framework prints and in a training",
-        "`nvidia-smi --gpu-reset`; if it comes back, contact the vendor",
-        (*ON_DEVICES, *OF_FRAMEWORKS),
-        blame=HARDWARE,
-    ),
     FewerCause(
         "A GPU without a window for its memory",
         FAIL,
@@ -563,56 +538,6 @@ CAUSES: tuple[Cause, ...] = (
         errors=(100,),
         find=_find_mig,
     ),
-    Cause(
-        "A blacklist of the driver's modules",
-        FAIL,
-        "`blacklist`, `install` and `alias nvidia off` lines in modprobe.d, and options of the kernel's command line, "
-        "that keep `nvidia` itself from loading; only where a module is built, none is loaded, no other driver has the "
-        "GPUs, and the kernel's log has no attempt to load one",
-        "Remove the line, `update-initramfs -u` and `modprobe nvidia`; `gpu_host.yml` repairs what was added since its "
-        "last run",
-        module_blacklists.CHECKS,
-        blame=HOST,
-    ),
-    Cause(
-        "No C compiler or no Python.h for Triton",
-        FAIL,
-        "Where Triton looks for them, and its error; with `gpu_stack_scope=frameworks`, which installs no packages, "
-        "else a failure of the stack",
-        "Install the packages that the check names (`gcc`, `python3.X-dev`)",
-        triton_build.CHECKS,
-        blame=HOST,
-    ),
-    Cause(
-        "Corrupted infoROM",
-        FAIL,
-        "nvidia-smi's warning, which names the GPU, its exit code 14, and `Corrupted infoROM` in place of a value",
-        "Have the vendor reflash or replace the board",
-        ("gpu.inforom",),
-        blame=HARDWARE,
-    ),
-    Cause(
-        "Power limit below the default",
-        WARN,
-        "The power limits in `nvidia-smi -q -x`",
-        "`nvidia-smi -i N -pl WATTS`, or the limit that the board's management controller sets",
-        ("gpu.power_limit",),
-    ),
-    Cause(
-        "A small GPU beside a larger one, which TensorFlow ignores",
-        SKIP,
-        "TensorFlow's line `Ignoring visible gpu device`, or the plan: fewer than 8 multiprocessors, and fewer than "
-        "another GPU",
-        "`TF_MIN_GPU_MULTIPROCESSOR_COUNT=N` in the environment of a program that is to use it",
-        ("tensorflow.devices", "tensorflow.matmul", "tensorflow.convolution"),
-    ),
-    Cause(
-        "Fabric Manager with nothing to manage",
-        SKIP,
-        "No NVSwitch on the PCI bus, and no GPU that reports a fabric",
-        "Nothing; the package may be removed",
-        ("driver.fabric_manager",),
-    ),
 )
 
 
@@ -635,7 +560,7 @@ def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int
         symptom = dataclasses.replace(symptom, errors=of_all)
     gpus = frozenset(gpu.pci_address for gpu in host.pci[0]) or _addresses(host.log.gpus)
     for cause in CAUSES:
-        if cause.find is None or check.id not in cause.checks or not cause.concerns(symptom):
+        if check.id not in cause.checks or not cause.concerns(symptom):
             continue
         found = host.find(cause)
         if found is not None and cause.explains(symptom, found, gpus):

@@ -18,7 +18,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes impor
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned, Pytorch
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 
-CHECKS = ("pytorch.triton",)
 # triton/runtime/build.py: its own words without a compiler; else subprocess's, of a compiler's call that failed. Older
 # releases compile a copy in a temporary directory: /tmp/tmpXXXX/main.c (sglang#1240), cuda_utils.c.
 _NO_COMPILER = re.compile(r"^Failed to find C compiler\.")
