@@ -69,7 +69,7 @@ class SimulatedPackages:
                 return 100, "", self.failing["check"]
             specs = command[command.index("install") + 1 :]
             # As captured: apt 2.6.1 says "already the newest version" and dpkg 1.21.22 refuses to configure.
-            broken = [_name_and_version(spec)[0] for spec in specs if not spec.endswith("-")]
+            broken = [name_and_version(spec)[0] for spec in specs if not spec.endswith("-")]
             if "--reinstall" not in command and "--simulate" not in command and self.reinstreq & set(broken):
                 return 100, "", "dpkg: error: package is in a very bad inconsistent state"
             return 0, self._install(specs, "--simulate" in command), ""
@@ -98,17 +98,17 @@ class SimulatedPackages:
             if spec.endswith("-"):
                 lines.append(f"Purg {spec[:-1]} [{after.pop(spec[:-1])[0]}]\n")
                 continue
-            name, version = _name_and_version(spec)
+            name, version = name_and_version(spec)
             old = f"[{self.packages[name][0]}] " if name in self.packages else ""
             lines.append(f"Inst {name} {old}({version} Debian:12.12/oldstable [amd64])\n")
             after[name] = (version, "installed", "install")
         if not simulate:
-            self.reinstreq -= {_name_and_version(spec)[0] for spec in specs}
+            self.reinstreq -= {name_and_version(spec)[0] for spec in specs}
             self.set(after)
         return "".join(lines)
 
 
-def _name_and_version(spec: str) -> tuple[str, str]:
+def name_and_version(spec: str) -> tuple[str, str]:
     """Return what apt installs for NAME=VERSION or a path NAME_VERSION_ARCHITECTURE.deb."""
     if spec.endswith(".deb"):
         name, version, architecture = Path(spec).stem.rsplit("_", 2)
