@@ -56,6 +56,12 @@ GIVEN = {
     "fails",  # what a command prints that has this word, and fails
     "installs",  # how each `apt-get install` ends, of OUTCOMES or ok
     "then",  # the packages after a command that begins so
+    "call",  # recover, or install with these packages
+    "dkms",  # {package: the module that its scripts build}
+    "broken",  # those whose module does not build
+    "orphan",  # the module that DKMS has kept of a removed package
+    "unfinished",  # packages that cannot be configured
+    "stops",  # apt configures nothing after a failure
     "ask",  # what the transaction is to do; without packages it is a=2
     "check",  # run in check mode alone
     "not_simulated",  # check mode does not show the changes
@@ -67,6 +73,13 @@ def load(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file; every scalar is text."""
     rows: list[dict[str, Any]] = yaml.load(path.read_text(), yaml.BaseLoader)
     return rows
+
+
+def expected(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what a row says of the result: nothing changes and nothing fails where it says nothing."""
+    before = {name: text.removesuffix(" theirs") for name, text in row.get("before", {}).items()}
+    nothing = {"after": before, "error": "", **({} if "commands" in row else {"runs": []})}
+    return nothing | {key: value for key, value in row.items() if key not in GIVEN}
 
 
 def state(text: str) -> tuple[str, str, str]:
@@ -88,20 +101,20 @@ def shown(states: dict[str, tuple[str, str, str]]) -> dict[str, str]:
 class CaseHost(SimulatedPackages):
     """The host of a row, below a directory. `commands` are as they were called, `ran` as a row shows them."""
 
-    def __init__(self, directory: Path, row: dict[str, Any], preferences: Path) -> None:
+    def __init__(self, directory: Path, row: dict[str, Any]) -> None:
         super().__init__(directory / "root", {}, set(row.get("automatic", ())))
-        self.directory, self.row, self.preferences = directory, row, preferences
+        self.directory, self.row, self.preferences = directory, row, directory / "preferences.d"
         self.depends = row.get("depends", {})
-        self.set({name: state(text) for name, text in row["before"].items()})
+        self.set({name: state(text) for name, text in row.get("before", {}).items()})
         self.failing = row.get("fails", {})
-        self.offers = row["offers"]
+        self.offers = row.get("offers", [])
         self.outcomes = list(row.get("installs", ()))
         self.forget()
         self.bound_by: list[Path] = []  # the folders of preferences
         for name in row.get("kept", ()):
             self._write(directory / "packages" / name)
         for name, text in row.get("preferences", {}).items():
-            self._write(preferences / name, text)
+            self._write(self.preferences / name, text)
 
     def forget(self) -> None:
         """Begin the recorded again: `bound` has, of the last simulation, {file: text} of the preferences that bind."""
@@ -115,7 +128,9 @@ class CaseHost(SimulatedPackages):
         path.write_text(text)
 
     def show(self, command: list[str]) -> str:
+        """Return a command as a row has it; its directory is the root."""
         text = re.sub(r" -o APT::Status-Fd=\d+", "", " ".join(command).replace(str(self.directory), ""))
+        text = re.sub(r"/packages/tmp\w+/", "/packages/", text)  # downloaded
         for words in USUAL:
             text = text.replace(words, "")
         text, bound = re.subn(r" -o Dir::Etc::PreferencesParts=\S+", "", text)
@@ -150,7 +165,9 @@ class CaseHost(SimulatedPackages):
             return 0, "".join(line for line in lines if line.split()[0] in command), ""
         if command[:2] == ["apt-get", "download"]:
             for spec in command[2:]:
-                (Path(options["cwd"]) / f"{spec.replace('=', '_')}_all.deb").touch()
+                name, version = spec.replace(":", "%3a").split("=")
+                name, _, foreign = name.partition("%3a")
+                (Path(options["cwd"]) / f"{name}_{version}_{foreign or 'all'}.deb").touch()
         if command[:2] == ["dpkg-deb", "--extract"]:  # each has a file of preferences of its name
             path = Path(command[3] + str(self.preferences), Path(command[2]).name.partition("_")[0])
             path.parent.mkdir(parents=True)

@@ -45,7 +45,7 @@ class Case:
         self.row = {"before": {"a": "1"}, "offers": ["a=2"], "ask": {}, **row}
         self.directory = directory
         monkeypatch.setattr(apt_commands, "PREFERENCES", str(directory / "preferences.d"))
-        self.host = CaseHost(directory, self.row, directory / "preferences.d")
+        self.host = CaseHost(directory, self.row)
         monkeypatch.setattr(transaction.os, "sync", lambda: self.host.ran.append("sync"))
         self.journal = {name: recorded(text) for name, text in self.row.get("recorded", {}).items()}
         ours = [n for n, text in self.row["before"].items() if "hold" in text.split() and "theirs" not in text.split()]
@@ -94,9 +94,8 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Case]
 @pytest.mark.parametrize("row", CASES, ids=[row["case"] for row in CASES])
 def test_transaction(row: dict[str, Any], case: Callable[..., Case], tmp_path: Path) -> None:
     this = case(**row)
-    before = {name: text.removesuffix(" theirs") for name, text in this.row["before"].items()}
-    expected = {"runs": [], "error": "", "after": before}
-    expected |= {key: value for key, value in row.items() if key not in package_cases.GIVEN}
+    expected = package_cases.expected(this.row)
+    before = package_cases.shown(this.host.packages)
     if "journal" in row:
         expected["journal"] = {name: recorded(text) for name, text in row["journal"].items()}
     checked = found = this.found(check=True)

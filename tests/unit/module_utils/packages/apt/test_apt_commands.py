@@ -17,8 +17,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import instal
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg, dpkg_info
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Operation
 
+from tests.unit.module_utils import package_cases
 from tests.unit.module_utils.host_files import link, put
-from tests.unit.module_utils.simulated_packages import SimulatedPackages, parse
+from tests.unit.module_utils.package_cases import ALLOW, OLD_CONFIGURATION, CaseHost
+from tests.unit.module_utils.real_dpkg import RealDpkg
+from tests.unit.module_utils.simulated_packages import parse
 
 NATIVE = dpkg_info.native_architecture()
 
@@ -28,144 +31,146 @@ def failed(module: str, text: str, planned: bool = True, owner: str | None = Non
     return apt_commands.FailedModule(module, f"/var/lib/dkms/{module}/build/make.log", text, owner, planned)
 
 
-class Host(SimulatedPackages):
-    """A host whose repositories offer every version of a package, unless `offers` is false."""
+# Recovery, modules of others: rows ----------------------------------------------------------------------------------
 
-    offers = True
-    dpkg_deb: tuple[int, str, str] | None = None  # the answer of dpkg-deb
+CASES = package_cases.load(Path(__file__).with_name("apt_commands_cases.yml"))
+# As dpkg 1.21.22 and dkms 3.0.10 print it on Debian 12 when linux-headers-6.1.0-56-amd64 arrives.
+NOT_BUILT = """Error! Bad return status for module build on kernel: 6.1.0-56-amd64 (x86_64)
+Consult /var/lib/dkms/{}/build/make.log for more information.
+"""
+HEADERS_FAILED = """Error! One or more modules failed to install during autoinstall.
+dpkg: error processing package linux-headers-6.1.0-56-amd64 (--configure):
+E: Sub-process /usr/bin/dpkg returned an error code (1)
+"""
 
-    def __call__(self, command: list[str], cwd: str | None = None, **options: Any) -> tuple[int, str, str]:
-        answer = super().__call__(command, **options)
-        if command[0] == "dpkg-deb" and self.dpkg_deb:
-            return self.dpkg_deb
-        if command[:2] == ["apt-get", "download"]:
-            if not self.offers:
-                return 100, "", "E: Version '9' for 'a' was not found"
-            name, version = command[2].split("=")
-            name, _, foreign = name.partition(":")
-            Path(str(cwd), f"{name}_{version.replace(':', '%3a')}_{foreign or NATIVE}.deb").write_bytes(b"")
-        return answer
 
-    def recover(self, kept: Path) -> str:
-        apt = self.apt(str(kept))
-        return apt.recover(apt.packages()).replace(str(kept), "")
+class DkmsHost(CaseHost):
+    """A host whose DKMS does not build the modules of `broken` packages.
+
+    As measured with dkms 3.0.10 and dpkg 1.21.22: the scripts of headers build all modules of the host and fail if one
+    fails; a package with a module builds its own. Without autoinstall both succeed and build nothing. dpkg configures
+    the other packages after a failure and ends with status 1. A tree that has lost its source fails as a module does.
+    """
+
+    def __init__(self, directory: Path, row: dict[str, Any]) -> None:
+        super().__init__(directory, row)
+        self.dkms, self.orphan = row.get("dkms", {}), row.get("orphan")
+        self.no_autoinstall = self.root / "etc/dkms/no-autoinstall"
+        self.no_autoinstall.parent.mkdir(parents=True)
+        self.built: list[str] = []
+        for name, module in self.dkms.items():
+            put(self.root, f"var/lib/dpkg/info/{name}.list", f"/.\n/usr/src/{module.replace('/', '-')}/dkms.conf\n")
+        if self.orphan:
+            link(self.root, f"/var/lib/dkms/{self.orphan}/source", f"/usr/src/{self.orphan.replace('/', '-')}")
+
+    def _answer(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+        if not self.dkms:
+            return super()._answer(command, **options)
+        unfinished = [name for name, (_, state, _) in self.packages.items() if state == "half-configured"]
+        if command[0] == "dpkg":
+            names = command[command.index("--configure") + 1 :]
+            return self._configure(unfinished if names == ["-a"] else names, 1)
+        new = [spec.partition("=")[0] for spec in command[command.index("install") + 1 :]]
+        self.set({**self.packages, **dict.fromkeys(new, ("1", "half-configured", "install"))})
+        names = list(dict.fromkeys(new + unfinished))
+        return self._configure(names[:1] if "stops" in self.row else names, 100)
+
+    def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+        failed, printed = [], ""
+        enabled = not self.no_autoinstall.exists()
+        assert enabled or self.no_autoinstall.read_text() == WRITTEN
+        for name in names:
+            wrong = {n: self.dkms[n] for n in self.row.get("broken", ()) if name in (n, HEADERS) and enabled}
+            for module in wrong.values():
+                put(self.root, f"var/lib/dkms/{module}/build/make.log", "error: no support for this kernel\n")
+                printed += NOT_BUILT.format(module)
+            if self.orphan and name == HEADERS and enabled:
+                printed += LOST.format(self.orphan)
+            bad = wrong or (self.orphan and name == HEADERS and enabled) or name in self.row.get("unfinished", ())
+            self.built += [name] if enabled and name in self.dkms and not bad else []
+            failed += [name] if bad else []
+            self.set({**self.packages, name: ("1", "half-configured" if bad else "installed", "install")})
+        return (failure, printed, HEADERS_FAILED) if failed else (0, "", "")
+
+
+HEADERS = "linux-headers-6.1.0-56-amd64"
+WRITTEN = "# Written by gpuhost while it configures packages, and removed by it.\n"
+# What dkms 2.8.4 and 3.0.10 print where the source of a module is gone, as in
+# https://github.com/negativo17/nvidia-driver/issues/56, https://github.com/Frogging-Family/linux-tkg/issues/1129 and
+# https://github.com/ROCm/ROCm/issues/1033.
+LOST = "Error! Could not locate dkms.conf file.\nFile: /var/lib/dkms/{}/source/dkms.conf does not exist.\n"
+
+
+def found_by(directory: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """Make the call of a row, and return all that a row can say about the result."""
+    host, error = DkmsHost(directory, row), ""
+    apt = host.apt(str(directory / "packages"))
+    try:
+        if row["call"] == "recover":
+            error = apt.recover(apt.packages())
+        else:
+            apt.install(Operation(tuple(parse(*row["call"]["install"]))))
+    except apt_commands.AptError as failed:
+        error = str(failed)
+    assert not host.no_autoinstall.exists()
+    return {
+        "error": error.replace(str(host.root), "").replace(str(directory), ""),
+        "commands": host.ran,
+        "runs": host.changing(),
+        "after": package_cases.shown(host.packages),
+        "built": host.built,
+        "warning": "\n".join(apt.warnings).replace(str(host.root), ""),
+    }
+
+
+@pytest.mark.parametrize("row", CASES, ids=[row["case"] for row in CASES])
+def test_what_apt_and_dkms_do(row: dict[str, Any], tmp_path: Path) -> None:
+    found = found_by(tmp_path, row)
+    expected = {"built": [], "warning": "", **package_cases.expected(row)}
+    assert {key: found[key] for key in expected} == expected
 
 
 # Recovery -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_half_installed_package_is_unpacked_again_and_configured(tmp_path, kept):
-    """apt counts it as installed, and dpkg --configure leaves it as it is.
-
-    It is unpacked by dpkg: apt refuses while another, unpacked package needs its new version.
-    """
-    packages = {"a": ("1:2", "half-installed", "deinstall"), "b": ("2", "installed", "install")}
-    host = Host(tmp_path / "root", packages)
-    if kept:
-        (tmp_path / f"a_1%3a2_{NATIVE}.deb").write_bytes(b"")
-    assert host.recover(tmp_path) == ""
-    (unpack,) = (command for command in host.commands if "--unpack" in command)
-    (configure,) = (command for command in host.commands if "--configure" in command)
-    assert host.commands.index(unpack) < host.commands.index(configure)
-    assert unpack[-1].endswith(f"/a_1%3a2_{NATIVE}.deb")
-    assert (["apt-get", "download", "a=1:2"] in host.commands) == (not kept)
-
-
-def test_a_half_installed_package_of_a_foreign_architecture_is_its_own(tmp_path):
-    packages = {"a": ("2", "installed", "install"), "a:i386": ("1", "half-installed", "install")}
-    host = Host(tmp_path / "root", packages)
-    (tmp_path / f"a_1_{NATIVE}.deb").write_bytes(b"")
-    assert host.recover(tmp_path) == ""
-    assert ["apt-get", "download", "a:i386=1"] in host.commands
-
-
 def test_files_that_dpkg_was_about_to_rename_are_removed_with_their_package(tmp_path):
-    tree, root, kept = tmp_path / "tree", tmp_path / "files", tmp_path / "kept"
-    for directory in (tree / "DEBIAN", tree / str(root)[1:], root, kept):
-        directory.mkdir(parents=True)
-    (tree / "DEBIAN/control").write_text("Package: a\nVersion: 2\nArchitecture: all\nMaintainer: x\nDescription: x\n")
-    (tree / f"{root}/a file"[1:]).write_text("new\n")
-    (tree / f"{root}/link"[1:]).symlink_to("a file")
-    build = ["dpkg-deb", "--build", str(tree), str(kept / "a_2_all.deb")]
-    subprocess.run(build, check=True, capture_output=True)
+    files, kept = tmp_path / "files", tmp_path / "packages"
+    deb = RealDpkg(tmp_path / "dpkg").build("a", {f"{files}/a file": "new\n"}, "2", links={f"{files}/link": "a file"})
+    host = CaseHost(tmp_path, {"before": {"a": "1 half-installed"}})
     for name in ("a file.dpkg-new", "link.dpkg-new", "another's.dpkg-new", "a file"):
-        (root / name).write_text("")
-    contents = ["dpkg-deb", "--contents", str(kept / "a_2_all.deb")]
-    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
-    host.dpkg_deb = (0, subprocess.run(contents, check=True, capture_output=True, text=True).stdout, "")
-    assert host.recover(kept) == ""
-    assert contents in host.commands
-    assert sorted(path.name for path in root.iterdir()) == ["a file", "another's.dpkg-new"]
-
-
-def test_an_unreadable_kept_package_is_reported_and_recovery_continues(tmp_path, snapshot):
-    """After a power loss half a file may be kept."""
-    (tmp_path / "a_1_all.deb").write_bytes(b"")
-    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
-    host.dpkg_deb = (2, "", "dpkg-deb: error: not a Debian format archive")
-    assert host.recover(tmp_path) == snapshot
-    assert any("--configure" in command for command in host.commands)
-
-
-def test_a_half_installed_package_that_no_repository_offers_is_reported(tmp_path, snapshot):
-    host = Host(tmp_path / "root", {"a": ("9", "half-installed", "install")})
-    host.offers = False
-    assert host.recover(tmp_path) == snapshot
-
-
-def test_a_package_that_cannot_be_configured_is_reported_and_raises_nothing(tmp_path, snapshot):
-    host = Host(tmp_path / "root", {"nvidia-dkms": ("1", "half-configured", "install")})
-    host.failing = {"--configure": "dpkg: error processing package nvidia-dkms"}
-    assert host.recover(tmp_path) == snapshot
-
-
-def test_everything_that_could_not_be_finished_is_reported(tmp_path, snapshot):
-    packages = {"a": ("9", "half-installed", "install"), "b": ("1", "half-configured", "install")}
-    host = Host(tmp_path / "root", packages)
-    host.offers = False
-    host.failing = {"--configure": "dpkg: cannot configure"}
-    assert host.recover(tmp_path / "kept") == snapshot
-
-
-def test_a_package_that_cannot_be_unpacked_is_reported_and_none_of_its_files_removed(tmp_path, snapshot):
-    (tmp_path / "a_1_all.deb").write_bytes(b"")
-    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
-    host.failing = {"--unpack": "dpkg: error: no space"}
-    assert host.recover(tmp_path) == snapshot
-    assert not [command for command in host.commands if command[0] == "dpkg-deb"]
-
-
-def test_files_of_every_kept_version_that_dpkg_was_about_to_rename_are_looked_for(tmp_path):
-    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
-    for name in ("a_1_all.deb", "a_2_all.deb", "b_1_all.deb"):
-        (tmp_path / name).write_bytes(b"")
-    assert host.recover(tmp_path) == ""
-    listed = [command[-1] for command in host.commands if command[:2] == ["dpkg-deb", "--contents"]]
-    assert listed == [str(tmp_path / "a_1_all.deb"), str(tmp_path / "a_2_all.deb")]
+        put(files, name)
+    kept.mkdir()
+    deb.rename(kept / deb.name)
+    command = ["dpkg-deb", "--contents", str(kept / deb.name)]
+    contents = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    host.row["answers"] = {"dpkg-deb --contents /packages/a_2_all.deb": contents}
+    apt = host.apt(str(kept))
+    assert apt.recover(apt.packages()) == ""
+    assert sorted(path.name for path in files.iterdir()) == ["a file", "another's.dpkg-new"]
 
 
 def test_without_kept_files_a_package_is_downloaded_below_apts_own_directory(tmp_path, monkeypatch):
     """/tmp may be smaller than the package."""
-    monkeypatch.setattr(apt_commands, "ARCHIVES", str(tmp_path))
-    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    monkeypatch.setattr(apt_commands, "ARCHIVES", str(archives))
+    host = CaseHost(tmp_path, {"before": {"a": "1 half-installed"}})
     apt = host.apt()
     assert apt.recover(apt.packages()) == ""
     (unpack,) = (command for command in host.commands if "--unpack" in command)
     assert unpack[:-1] == ["dpkg", "--force-confdef", "--force-confold", "--unpack"]
-    assert Path(unpack[-1]).parents[1] == tmp_path
-    assert [path.name for path in tmp_path.iterdir()] == ["root"], "the download is removed"
+    assert Path(unpack[-1]).parents[1] == archives
+    assert list(archives.iterdir()) == [], "the download is removed"
 
 
-def test_nothing_is_recovered_on_a_host_that_was_not_interrupted(tmp_path):
-    host = Host(tmp_path / "root", {"a": ("1", "installed", "install"), "b": ("1", "config-files", "deinstall")})
-    assert host.recover(tmp_path) == ""
-    assert host.commands == []
-    journal = host.root / "var/lib/dpkg/updates/0001"
+def test_a_journal_is_finished_and_changed_settings_are_kept(tmp_path):
+    """dpkg must not ask about a configuration file while nobody can answer."""
+    host = CaseHost(tmp_path, {"before": {"a": "1"}})
     put(host.root, "/var/lib/dpkg/updates/0001")
-    assert journal.exists()
-    assert host.recover(tmp_path) == ""
+    apt = apt_commands.Apt(host, 1, "", str(host.root), str(tmp_path / "progress"))
+    assert apt.recover(apt.packages()) == ""
     assert host.commands == [["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]]
+    assert (tmp_path / "progress").read_text() == "step:configuring what an interrupted run of dpkg left\n"
 
 
 # Kept packages --------------------------------------------------------------------------------------------------
@@ -176,7 +181,7 @@ def test_replaced_packages_are_kept_from_the_cache_or_the_repository(tmp_path, m
     cache.mkdir()
     (cache / f"a_1_{NATIVE}.deb").write_bytes(b"")
     monkeypatch.setattr(apt_commands, "ARCHIVES", str(cache))
-    host = Host(tmp_path / "root", {})
+    host = CaseHost(tmp_path, {})
     assert host.apt(str(kept)).keep({"a": "1", "b:i386": "1:2"}) == {}
     assert sorted(path.name for path in kept.iterdir()) == [f"a_1_{NATIVE}.deb", "b_1%3a2_i386.deb"]
     assert host.commands == [["apt-get", "download", "b:i386=1:2"]]
@@ -186,8 +191,7 @@ def test_replaced_packages_are_kept_from_the_cache_or_the_repository(tmp_path, m
 
 def test_what_is_kept_already_need_not_be_on_offer_any_more(tmp_path):
     (tmp_path / f"a_1%3a2_{NATIVE}.deb").write_bytes(b"")
-    host = Host(tmp_path / "root", {})
-    host.offers = False
+    host = CaseHost(tmp_path, {"fails": {"download": "E: Version '3' for 'b' was not found"}})
     apt = apt_commands.Apt(host, 1, str(tmp_path), str(tmp_path / "root"), str(tmp_path / "progress"))
     assert list(apt.keep({"a": "1:2", "b": "3"})) == ["b"]
     assert (tmp_path / "progress").read_text() == "step:keeping b 3 for a rollback\n"
@@ -196,7 +200,7 @@ def test_what_is_kept_already_need_not_be_on_offer_any_more(tmp_path):
 def test_the_file_of_a_package_is_that_of_its_architecture(tmp_path):
     for name in (f"a_1_{NATIVE}.deb", "a_1_i386.deb", "b_1_i386.deb", "c_1%3a2~x_all.deb"):
         (tmp_path / name).write_bytes(b"")
-    apt = Host(tmp_path / "root", {}).apt(str(tmp_path))
+    apt = CaseHost(tmp_path, {}).apt(str(tmp_path))
     files = {
         text: apt.describe(Operation(restore=tuple(parse(text))))
         for text in ("a=1", "a:i386=1", "c=1:2~x", "a=2", "b=1")
@@ -209,24 +213,17 @@ def test_the_file_of_a_package_is_that_of_its_architecture(tmp_path):
         "b=1": "b=1",
     }
     assert [apt.is_kept(Package("a", version)) for version in ("1", "2")] == [True, False]
-    assert not Host(tmp_path / "root", {}).apt("").is_kept(Package("a", "1")), "nothing is kept"
+    assert not CaseHost(tmp_path, {}).apt("").is_kept(Package("a", "1")), "nothing is kept"
 
 
 def test_files_of_other_versions_are_pruned(tmp_path):
     for name in (f"a_1_{NATIVE}.deb", f"a_2_{NATIVE}.deb", "a_1_i386.deb", "b_1_i386.deb", "lock"):
         (tmp_path / name).write_bytes(b"")
-    Host(tmp_path / "root", {}).apt(str(tmp_path)).prune({("a", "2"), ("a:i386", "1"), ("c", "1")}, {})
+    CaseHost(tmp_path, {}).apt(str(tmp_path)).prune({("a", "2"), ("a:i386", "1"), ("c", "1")}, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a_1_i386.deb", f"a_2_{NATIVE}.deb", "lock", "root"]
 
 
 # Messages, preferences ------------------------------------------------------------------------------------------
-
-
-def test_an_error_has_its_cause_and_not_the_steps_that_succeeded(snapshot):
-    output = "Unpacking a (1) ...\ndpkg: error processing archive a.deb (--unpack):\n no space\nSetting up b (1) ...\n"
-    output += "E: Sub-process /usr/bin/dpkg returned an error code (1)"
-    module = failed("nvidia/580.1", "error: x")
-    assert str(apt_commands.AptError(["apt-get", "-y", "install"], 100, output, [module])) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -243,30 +240,11 @@ def test_an_error_has_its_cause_and_not_the_steps_that_succeeded(snapshot):
     ],
 )
 def test_an_error_names_the_command_without_its_usual_options(tmp_path, run, shown):
-    host = Host(tmp_path / "root", {})
+    host = CaseHost(tmp_path, {})
     host.failing = dict.fromkeys(("install", "hold", "--configure"), "E: no")
     with pytest.raises(apt_commands.AptError) as caught:
         run(host.apt(str(tmp_path / "kept")))
     assert str(caught.value).startswith(f"`{shown}` ")
-
-
-def test_preferences_of_obsolete_packages_do_not_bind_and_exact_versions_do(tmp_path, monkeypatch):
-    installed, bound = tmp_path / "installed", tmp_path / "bound"
-    installed.mkdir()
-    bound.mkdir()
-    (installed / "nvidia-driver-pinning-580").write_text("580\n")
-    (installed / "site").write_text("site\n")
-    monkeypatch.setattr(apt_commands, "PREFERENCES", str(installed))
-
-    def answer(command: list[str], **_options: object) -> tuple[int, str, str]:
-        return 0, f"{installed}/nvidia-driver-pinning-580\n" if command[:2] == ["dpkg-query", "-L"] else "", ""
-
-    apt = apt_commands.Apt(answer, 1)
-    apt.bind(str(bound), [], ["nvidia-driver-pinning-580"], {"libcuda1": "570.1-1"})
-    assert sorted(path.name for path in bound.iterdir()) == ["00gpuhost-transaction.pref", "site"]
-    preferences = (bound / "00gpuhost-transaction.pref").read_text()
-    assert "Package: libcuda1\nPin: version 570.1-1\nPin-Priority: 1001" in preferences
-    assert apt.bound == ["-o", f"Dir::Etc::PreferencesParts={bound}"]
 
 
 def test_the_preferences_of_damaged_packages_are_removed_and_nothing_else(tmp_path, monkeypatch):
@@ -298,41 +276,7 @@ def test_a_package_that_cannot_be_downloaded_binds_nothing(tmp_path):
     assert apt.bound == []
 
 
-def test_a_simulation_and_an_installation_follow_the_bound_preferences(tmp_path):
-    host = Host(tmp_path / "root", {})
-    apt = host.apt()
-    apt.bind(str(tmp_path), [], [], {})
-    apt.simulate(Operation(tuple(parse("a=1"))))
-    apt.install(Operation(tuple(parse("a=1"))))
-    bound = [command[0] for command in host.commands if f"Dir::Etc::PreferencesParts={tmp_path}" in command]
-    assert bound == ["apt-get", "apt-get"]
-
-
-@pytest.mark.parametrize("pins", [True, False])
-def test_preferences_of_new_pins_bind_before_they_are_installed(tmp_path, monkeypatch, pins):
-    installed, bound, tree = tmp_path / "installed", tmp_path / "bound", tmp_path / "tree"
-    for folder in (installed, bound, tree / "DEBIAN", tree / str(installed)[1:]):
-        folder.mkdir(parents=True)
-    (tree / "DEBIAN/control").write_text("Package: pin\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n")
-    (tree / f"{installed}/pin-595"[1:]).write_text("595\n")
-    monkeypatch.setattr(apt_commands, "PREFERENCES", str(installed))
-
-    def answer(command: list[str], cwd: str | None = None, **_options: object) -> tuple[int, str, str]:
-        if command[:2] == ["apt-get", "download"]:
-            command = ["dpkg-deb", "--build", str(tree), str(Path(str(cwd), "pin_1_all.deb"))]
-        done = subprocess.run(command, capture_output=True, text=True)
-        return done.returncode, done.stdout, done.stderr
-
-    apt_commands.Apt(answer, 1).bind(str(bound), parse("pin=1") if pins else [], [], {})
-    assert (bound / "pin-595").exists() == pins
-    assert list(installed.iterdir()) == []
-
-
 # Command lines --------------------------------------------------------------------------------------------------
-
-# apt-get(8): what the words mean; the scenarios show that apt and dpkg accept them.
-ALLOW = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
-OLD_CONFIGURATION = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
 
 
 @pytest.mark.parametrize(
@@ -394,7 +338,7 @@ def test_the_database_is_that_of_the_host():
 
 
 def test_the_folder_of_kept_files_is_one_that_apt_can_download_to(tmp_path):
-    Host(tmp_path / "root", {}).apt(str(tmp_path / "new/kept")).install(Operation(tuple(parse("a=1"))))
+    CaseHost(tmp_path, {}).apt(str(tmp_path / "new/kept")).install(Operation(tuple(parse("a=1"))))
     assert (tmp_path / "new/kept/partial").is_dir()
 
 
@@ -430,7 +374,7 @@ def test_an_update_that_could_not_start_is_an_error():
 
 
 def test_nothing_is_asked_about_no_packages(tmp_path):
-    host = Host(tmp_path / "root", {})
+    host = CaseHost(tmp_path, {})
     apt = host.apt()
     assert apt.offered([]) == {}
     assert apt.versions_to_bind(parse("a", "b")) == {}
@@ -469,13 +413,6 @@ def test_a_dependency_keeps_the_version_in_which_it_was_found_first():
 
     assert apt_commands.Apt(answer, 1).versions_to_bind(parse("a1=1")) == {"b1": "2", "c1": "3", "d1": "5"}
     assert asked == [["a1=1"], ["b1=2", "c1=3"], ["d1=5"]]
-
-
-def test_recovery_keeps_changed_settings(tmp_path):
-    """dpkg must not ask about a configuration file while nobody can answer."""
-    host = Host(tmp_path / "root", {"a": ("1", "half-configured", "install")})
-    host.recover(tmp_path)
-    assert host.commands[0] == ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
 
 
 # What apt 2.6 and dpkg 1.21 print for steps that succeed.
@@ -594,12 +531,6 @@ def test_of_the_dependencies_only_those_that_build_the_driver_are_the_drivers(tm
     assert error.caused_by_foreign_modules == (module == "zfs/2.1.5")
 
 
-# What dkms 2.8.4 and 3.0.10 print where the source of a module is gone, as in
-# https://github.com/negativo17/nvidia-driver/issues/56, https://github.com/Frogging-Family/linux-tkg/issues/1129 and
-# https://github.com/ROCm/ROCm/issues/1033.
-LOST = "Error! Could not locate dkms.conf file.\nFile: /var/lib/dkms/{}/source/dkms.conf does not exist.\n"
-
-
 @pytest.mark.parametrize("module", ["nvidia/390.48", "nvidia/520.61.05", "amdgpu/2.7-27", "nvidia-current/470.1"])
 @pytest.mark.parametrize("is_there", [True, False])
 def test_what_dkms_has_kept_of_a_removed_package_is_named_with_its_removal(tmp_path, module, is_there):
@@ -639,10 +570,6 @@ def test_a_failure_is_of_others_where_apt_ended_itself(rc, others):
     error = apt_commands.AptError(["apt-get"], rc, "", [failed("zfs/2.1.5", "x", planned=False)])
     assert error.caused_by_foreign_modules == others
     assert not apt_commands.AptError(["apt-get"], rc, "", []).caused_by_foreign_modules
-
-
-def test_an_error_without_modules_has_the_output_alone(snapshot):
-    assert str(apt_commands.AptError(["apt-get"], 100, "E: x")) == snapshot
 
 
 def test_the_log_of_an_earlier_failure_explains_nothing(tmp_path):
@@ -807,119 +734,16 @@ def test_a_failure_of_something_else_names_no_module(tmp_path: Path) -> None:
     assert unlogged(tmp_path, SUCCEEDED + "E: Sub-process /usr/bin/dpkg returned an error code (1)\n").make_logs == {}
 
 
-# DKMS modules of others ------------------------------------------------------------------------------------------
-
-OURS, OTHER = "usr/src/nvidia-580.1/dkms.conf", "usr/src/zfs-2.1.5/dkms.conf"
-# As dpkg 1.21.22 and dkms 3.0.10 print it on Debian 12 when linux-headers-6.1.0-56-amd64 arrives.
-HEADERS_FAILED = """Error! Bad return status for module build on kernel: 6.1.0-56-amd64 (x86_64)
-Consult /var/lib/dkms/zfs/2.1.5/build/make.log for more information.
-Error! One or more modules failed to install during autoinstall.
-dpkg: error processing package linux-headers-6.1.0-56-amd64 (--configure):
-E: Sub-process /usr/bin/dpkg returned an error code (1)
-"""
-
-
-class Dkms(SimulatedPackages):
-    """A host whose DKMS does not build `broken` modules: NAME/VERSION, by the package whose script builds it.
-
-    As measured with dkms 3.0.10 and dpkg 1.21.22: the scripts of headers build all modules of the host and fail if one
-    fails; a package with a module builds its own. Without autoinstall both succeed and build nothing. dpkg configures
-    the other packages after a failure and ends with status 1.
-    """
-
-    def __init__(self, root: Path, broken: dict[str, str], packages: dict[str, tuple[str, str, str]]) -> None:
-        super().__init__(root, packages)
-        self.broken = broken
-        self.no_autoinstall = root / "etc/dkms/no-autoinstall"
-        self.no_autoinstall.parent.mkdir(parents=True)
-        self.built: list[str] = []
-        for name, path in (("nvidia-dkms", OURS), ("zfs-dkms", OTHER)):
-            (root / "var/lib/dpkg/info").mkdir(parents=True, exist_ok=True)
-            (root / f"var/lib/dpkg/info/{name}.list").write_text(f"/.\n/{path}\n")
-
-    def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
-        if command[0] == "dpkg" and "--configure" in command:
-            names = command[command.index("--configure") + 1 :]
-            unfinished = [name for name, (_, state, _) in self.packages.items() if state != "installed"]
-            return self._configure(unfinished if names == ["-a"] else names, 1)
-        rc, out, err = super().__call__(command, **options)
-        if command[0] == "apt-get" and "install" in command and "--simulate" not in command:
-            new = [word.partition("=")[0] for word in command[command.index("install") + 1 :]]
-            unfinished = [name for name in self.packages if self.packages[name][1] == "half-configured"]
-            self.set({**self.packages, **dict.fromkeys(new, ("1", "half-configured", "install"))})
-            return self._configure(new + unfinished, 100)
-        return rc, out, err
-
-    def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
-        failed = []
-        for name in names:
-            module = name.endswith("-dkms")
-            mine = {name: self.broken[name]} if name in self.broken else {}
-            wrong = {} if self.no_autoinstall.exists() else mine if module else self.broken
-            if module or name.startswith("linux-headers"):
-                for path in wrong.values():
-                    log = self.root / f"var/lib/dkms/{path}/build/make.log"
-                    log.parent.mkdir(parents=True, exist_ok=True)
-                    log.write_text("error: no support for this kernel\n")
-                self.built += [name] if not wrong and not self.no_autoinstall.exists() else []
-                failed += [name] if wrong else []
-            state = "half-configured" if name in failed else "installed"
-            self.set({**self.packages, name: ("1", state, "install")})
-        return (failure, "", HEADERS_FAILED) if failed else (0, "", "")
-
-
-ZFS = {"zfs-dkms": "zfs/2.1.5"}
-HEADERS = "linux-headers-6.1.0-56-amd64"
-
-
-@pytest.mark.parametrize("zfs", ["installed", "half-configured"])
-@pytest.mark.parametrize("headers", [None, "half-configured"])
-def test_a_module_of_others_that_does_not_build_for_new_headers_is_a_warning(tmp_path, zfs, headers):
-    before = {"zfs-dkms": ("1", zfs, "install"), **({HEADERS: ("1", headers, "install")} if headers else {})}
-    host = Dkms(tmp_path, ZFS, before)
-    apt = host.apt()
-    apt.install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
-    assert {name: state for name, (_, state, _) in host.packages.items()} == {
-        "zfs-dkms": zfs,
-        HEADERS: "installed",
-        "nvidia-dkms": "installed",
-    }
-    assert host.built == ["nvidia-dkms"]
-    (warning,) = apt.warnings
-    assert "zfs/2.1.5" in warning
-    assert "error: no support for this kernel" in warning
-    assert not host.no_autoinstall.exists()
-
-
-@pytest.mark.parametrize("broken", [{"nvidia-dkms": "nvidia/580.1"}, {"nvidia-dkms": "nvidia/580.1", **ZFS}])
-def test_a_driver_that_does_not_build_is_an_error_beside_a_module_of_others_too(tmp_path, broken, snapshot):
-    host = Dkms(tmp_path, broken, {})
-    apt = host.apt()
-    with pytest.raises(apt_commands.AptError) as caught:
-        apt.install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
-    assert str(caught.value).replace(str(tmp_path), "") == snapshot
-    assert apt.warnings == []
-    assert host.packages["nvidia-dkms"][1] == "half-configured"
-
-
-def test_a_planned_package_that_arrives_broken_is_an_error(tmp_path, snapshot):
-    host = Dkms(tmp_path, ZFS, {})
-    with pytest.raises(apt_commands.AptError) as caught:
-        host.apt().install(Operation(tuple(parse("zfs-dkms=1", HEADERS))))
-    assert str(caught.value).replace(str(tmp_path), "") == snapshot
-    assert host.packages["zfs-dkms"][1] == "half-configured"
-
-
-@pytest.mark.parametrize(("text", "left"), [(apt_commands.TEMPORARY, False), ("", True)])
+@pytest.mark.parametrize(("text", "left"), [(WRITTEN, False), ("", True)])
 def test_dkms_stays_switched_off_only_where_somebody_else_did_that(tmp_path, text, left):
-    host = Dkms(tmp_path, {}, {})
-    host.no_autoinstall.write_text(text)
+    host = CaseHost(tmp_path, {})
+    path = put(host.root, apt_commands.NO_AUTOINSTALL, text)
     host.apt().recover({})
-    assert host.no_autoinstall.exists() == left
+    assert path.exists() == left
 
 
 def test_apt_reports_its_progress_in_a_file(tmp_path):
-    host = Host(tmp_path, {})
+    host = CaseHost(tmp_path, {})
     path = tmp_path / "progress"
     apt = apt_commands.Apt(host, 1, "", str(tmp_path), str(path))
     apt.report("a step")
@@ -936,78 +760,5 @@ def test_apt_reports_its_progress_in_a_file(tmp_path):
 
 def test_progress_is_not_written_where_its_folder_is_not_there(tmp_path):
     """Check mode does not create it."""
-    apt_commands.Apt(Host(tmp_path, {}), 1, "", str(tmp_path), str(tmp_path / "no/progress")).report("a step")
+    apt_commands.Apt(CaseHost(tmp_path, {}), 1, "", str(tmp_path), str(tmp_path / "no/progress")).report("a step")
     assert not (tmp_path / "no").exists()
-
-
-def test_a_recovery_that_configures_packages_is_in_the_progress(tmp_path):
-    host = Host(tmp_path / "root", {"a": ("1", "half-configured", "install")})
-    apt = apt_commands.Apt(host, 1, "", str(host.root), str(tmp_path / "progress"))
-    apt.recover(apt.packages())
-    assert (tmp_path / "progress").read_text() == "step:configuring what an interrupted run of dpkg left\n"
-
-
-def test_what_a_module_of_others_leaves_unconfigured_is_an_error_where_it_stays_so(tmp_path, snapshot):
-    """The headers fail for a reason of their own, too."""
-
-    class Broken(Dkms):
-        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
-            rc, out, err = super()._configure(names, failure)
-            self.set({**self.packages, HEADERS: ("1", "half-configured", "install")})
-            return rc or failure, out, err
-
-    host = Broken(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
-    apt = host.apt()
-    with pytest.raises(apt_commands.AptError) as caught:
-        apt.install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
-    assert str(caught.value).replace(str(tmp_path), "") == snapshot
-    assert apt.warnings == []
-    assert not host.no_autoinstall.exists()
-
-
-def test_a_driver_that_apt_left_behind_a_module_of_others_is_built(tmp_path, snapshot):
-    class Stopping(Dkms):
-        """Its apt configures nothing after the first failure."""
-
-        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
-            return super()._configure(names[:1] if failure == apt_commands.APT_FAILED else names, failure)
-
-    host = Stopping(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
-    apt = host.apt()
-    apt.install(Operation(tuple(parse(HEADERS, "nvidia-dkms=1"))))
-    assert host.built == ["nvidia-dkms"]
-    assert [warning.replace(str(tmp_path), "") for warning in apt.warnings] == snapshot
-    assert {state for _version, state, _want in host.packages.values()} == {"installed"}
-
-
-def test_while_packages_are_configured_without_dkms_the_reason_is_in_its_file(tmp_path):
-    seen = []
-
-    class Watched(Dkms):
-        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
-            if self.no_autoinstall.exists():
-                seen.append((names, self.no_autoinstall.read_text()))
-            return super()._configure(names, failure)
-
-    host = Watched(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
-    host.apt().install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
-    assert seen == [([HEADERS], "# Written by gpuhost while it configures packages, and removed by it.\n")]
-
-
-def test_what_dkms_has_kept_of_an_older_driver_does_not_undo_the_new_one(tmp_path, snapshot):
-    class Orphaned(Dkms):
-        """As dkms 3.0.10 where a tree has lost its source: autoinstall ends with 4, other modules build."""
-
-        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
-            failed = [name for name in names if name == HEADERS and not self.no_autoinstall.exists()]
-            states = {name: ("1", "half-configured" if name in failed else "installed", "install") for name in names}
-            self.set({**self.packages, **states})
-            return (failure, LOST.format("nvidia/390.48"), "") if failed else (0, "", "")
-
-    link(tmp_path, "/var/lib/dkms/nvidia/390.48/source", "/usr/src/nvidia-390.48")
-    host = Orphaned(tmp_path, {}, {})
-    apt = host.apt()
-    apt.install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
-    assert {state for _version, state, _want in host.packages.values()} == {"installed"}
-    (warning,) = apt.warnings
-    assert warning.replace(str(tmp_path), "") == snapshot
