@@ -342,11 +342,6 @@ def test_the_folder_of_kept_files_is_one_that_apt_can_download_to(tmp_path):
     assert (tmp_path / "new/kept/partial").is_dir()
 
 
-def test_a_command_runs_where_it_is_told(tmp_path):
-    apt = apt_commands.Apt(lambda _words, **options: (0, str(options["cwd"]), ""), 1)
-    assert apt.run(["apt-get", "download", "a"], cwd=str(tmp_path)) == str(tmp_path)
-
-
 def test_the_error_of_a_command_has_both_of_its_outputs_and_its_status():
     apt = apt_commands.Apt(lambda _words, **_options: (7, "one output", "and errors"), 1)
     with pytest.raises(apt_commands.AptError, match=r"one output\nand errors$") as caught:
@@ -391,28 +386,19 @@ def test_apts_status_for_unknown_packages_is_an_answer():
         apt.automatic()
 
 
-def test_versions_to_bind_are_followed_through_each_other():
+def test_versions_to_bind_are_followed_through_each_other_and_the_first_one_of_a_package_counts():
     shown = {
-        "a1=1": "Package: a1\nVersion: 1\nDepends: b1 (= 2), c1 (>= 1)\n",
-        "b1=2": "Package: b1\nVersion: 2\nPre-Depends: a1 (= 1), d1 (= 4)\n",
-    }
-    apt = apt_commands.Apt(lambda words, **_options: (0, "\n".join(shown.get(word, "") for word in words[2:]), ""), 1)
-    assert apt.versions_to_bind(parse("a1=1")) == {"b1": "2", "a1": "1", "d1": "4"}
-
-
-def test_a_dependency_keeps_the_version_in_which_it_was_found_first():
-    shown = {
-        "a1=1": "Package: a1\nVersion: 1\nDepends: b1 (= 2), c1 (= 3)\n",
-        "b1=2": "Package: b1\nVersion: 2\nDepends: c1 (= 4), d1 (= 5)\n",
+        "a1=1": "Package: a1\nVersion: 1\nDepends: b1 (= 2), c1 (= 3), e1 (>= 1)\n",
+        "b1=2": "Package: b1\nVersion: 2\nPre-Depends: a1 (= 1), c1 (= 4), d1 (= 5)\n",
     }
     asked = []
 
     def answer(words: list[str], **_options: object) -> tuple[int, str, str]:
-        asked.append(words[2:])
+        asked.append(words[1:])
         return 0, "\n".join(shown.get(word, "") for word in words[2:]), ""
 
-    assert apt_commands.Apt(answer, 1).versions_to_bind(parse("a1=1")) == {"b1": "2", "c1": "3", "d1": "5"}
-    assert asked == [["a1=1"], ["b1=2", "c1=3"], ["d1=5"]]
+    assert apt_commands.Apt(answer, 1).versions_to_bind(parse("a1=1")) == {"b1": "2", "c1": "3", "a1": "1", "d1": "5"}
+    assert [words[1:] for words in asked if words[0] == "show"] == [["a1=1"], ["b1=2", "c1=3"], ["a1=1", "d1=5"]]
 
 
 # What apt 2.6 and dpkg 1.21 print for steps that succeed.
@@ -474,48 +460,40 @@ def put_package(root: Path, name: str, module: str = "", depends: str = "", stat
 BAD = "Error! Bad return status for module build on kernel: 6.8.0-60 (x86_64)\nConsult {} for more information.\n"
 
 
-@pytest.mark.parametrize(
-    ("module", "owner", "planned"),
-    [
-        # https://github.com/NVIDIA/nvidia-container-toolkit/issues/361
-        ("nvidia-current/535.161.08", "nvidia-kernel-dkms", "nvidia-kernel-dkms=535.161.08-2~deb12u1"),
-        # https://github.com/pop-os/pop/issues/3811
-        ("nvidia/580.119.02", "nvidia-dkms-580-open", "nvidia-dkms-580-open"),
-        ("nvidia-srv/580.159.03", "nvidia-dkms-580-server", "nvidia-dkms-580-server=580.159.03"),
-        ("nvidia-tesla-470/470.256.02", "nvidia-tesla-470-kernel-dkms", "nvidia-tesla-470-driver"),
-        ("a-name-of-tomorrow/700.1", "nvidia-dkms-open", "nvidia-dkms-open=700.1-1ubuntu1"),
-    ],
-)
-def test_a_module_is_the_drivers_where_a_planned_package_has_its_source(tmp_path, module, owner, planned):
-    put_package(tmp_path, owner, module, status="half-configured")
+DRIVER = "nvidia-dkms-580-open"
+# A module, the package that has its source, the planned package of the driver, whose module it is.
+OWNERS = [
+    # https://github.com/NVIDIA/nvidia-container-toolkit/issues/361
+    ("nvidia-current/535.161.08", "nvidia-kernel-dkms", "nvidia-kernel-dkms=535.161.08-2~deb12u1", "the driver's"),
+    # https://github.com/pop-os/pop/issues/3811
+    ("nvidia/580.119.02", DRIVER, DRIVER, "the driver's"),
+    ("nvidia-srv/580.159.03", "nvidia-dkms-580-server", "nvidia-dkms-580-server=580.159.03", "the driver's"),
+    ("nvidia-tesla-470/470.256.02", "nvidia-tesla-470-kernel-dkms", "nvidia-tesla-470-driver", "the driver's"),
+    ("a-name-of-tomorrow/700.1", "nvidia-dkms-open", "nvidia-dkms-open=700.1-1ubuntu1", "the driver's"),
+    ("zfs/2.1.5", "zfs-dkms", DRIVER, "of others"),
+    ("nvidia-fs/2.17.5", "nvidia-fs-dkms", DRIVER, "of others"),
+    ("mlnx-ofed-kernel/24.10", "mlnx-ofed-kernel-dkms", DRIVER, "of others"),
+    ("nvidia/570.1", "nvidia-dkms-570", DRIVER, "of others"),  # of the driver that is replaced
+    ("r8125/9.015.00", None, DRIVER, "of others"),  # by `dkms add`
+]
+
+
+@pytest.mark.parametrize(("module", "owner", "planned", "whose"), OWNERS, ids=[row[0] for row in OWNERS])
+def test_a_module_is_the_drivers_where_a_planned_package_has_its_source(tmp_path, module, owner, planned, whose):
+    source = f"/usr/src/{module.replace('/', '-')}"
+    if owner != DRIVER:
+        put_package(tmp_path, DRIVER, "nvidia/580.119.02")
+    if owner:
+        put_package(tmp_path, owner, module, status="half-configured")
+    else:
+        put(tmp_path, f"{source}/dkms.conf")
+        link(tmp_path, f"/var/lib/dkms/{module}/source", source)
     put_package(tmp_path, "nvidia-tesla-470-driver", depends="nvidia-tesla-470-kernel-dkms (= 1) | other")
     log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
-    error = failing(tmp_path, BAD.format(log), [planned])
+    error = failing(tmp_path, BAD.format(log), [planned, HEADERS, "nvidia-dkms-570-"])
     assert error.make_logs == {str(log): "error: x\n"}
-    assert not error.caused_by_foreign_modules
-
-
-@pytest.mark.parametrize(
-    ("module", "owner"),
-    [
-        ("zfs/2.1.5", "zfs-dkms"),
-        ("nvidia-fs/2.17.5", "nvidia-fs-dkms"),
-        ("mlnx-ofed-kernel/24.10", "mlnx-ofed-kernel-dkms"),
-        ("nvidia/570.1", "nvidia-dkms-570"),  # of the driver that is replaced
-        ("r8125/9.015.00", None),  # by `dkms add`
-    ],
-)
-def test_the_module_of_others_is_named_and_the_driver_is_not_blamed(tmp_path, module, owner):
-    put_package(tmp_path, "nvidia-dkms-580-open", "nvidia/580.119.02")
-    if owner:
-        put_package(tmp_path, owner, module)
-    else:
-        put(tmp_path, f"/usr/src/{module.replace('/', '-')}/dkms.conf")
-        link(tmp_path, f"/var/lib/dkms/{module}/source", f"/usr/src/{module.replace('/', '-')}")
-    log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
-    error = failing(tmp_path, BAD.format(log), ["nvidia-dkms-580-open=580.119.02", HEADERS, "nvidia-dkms-570-"])
-    assert error.caused_by_foreign_modules
-    assert f"{module} ({owner or 'of no package'})" in str(error)
+    assert error.caused_by_foreign_modules == (whose == "of others")
+    assert (f"{module} ({owner or 'of no package'})" in str(error)) == (whose == "of others")
 
 
 @pytest.mark.parametrize("module", ["zfs/2.1.5", "nvidia/580.119.02"])
@@ -617,19 +595,12 @@ def unlogged(root: Path, output: str) -> apt_commands.AptError:
 
 @pytest.mark.parametrize("path", FAILURES, ids=[path.stem for path in FAILURES])
 def test_a_module_that_fails_without_a_log_is_named_from_dkms_output(tmp_path: Path, path: Path) -> None:
-    name = FAILED[path.stem.split("-", 2)[2]]
-    error = unlogged(tmp_path, path.read_text())
-    assert list(error.make_logs) == [f"{name}/1.0"]
-    assert error.caused_by_foreign_modules
-
-
-@pytest.mark.parametrize("path", FAILURES, ids=[path.stem for path in FAILURES])
-def test_the_driver_is_blamed_where_it_fails_without_a_log(tmp_path: Path, path: Path) -> None:
-    name = FAILED[path.stem.split("-", 2)[2]]
+    name, printed = FAILED[path.stem.split("-", 2)[2]], path.read_text()
+    error = unlogged(tmp_path / "others", printed)
+    assert (list(error.make_logs), error.caused_by_foreign_modules) == ([f"{name}/1.0"], True)
     put_package(tmp_path, "nvidia-dkms", "nvidia/1.0")
-    error = unlogged(tmp_path, path.read_text().replace(name, "nvidia"))
-    assert list(error.make_logs) == ["nvidia/1.0"]
-    assert not error.caused_by_foreign_modules
+    error = unlogged(tmp_path, printed.replace(name, "nvidia"))
+    assert (list(error.make_logs), error.caused_by_foreign_modules) == (["nvidia/1.0"], False)
 
 
 @pytest.mark.parametrize("logged", [True, False], ids=["a log", "a list"])
