@@ -458,6 +458,33 @@ def test_nvlink_status_of_gpus_with_and_without_links(host: Host) -> None:
     )
 
 
+def test_a_gpu_in_mig_mode_lists_its_instances_and_no_links(host: Host) -> None:
+    for address in ("0000:05:00.0", "0000:06:00.0"):
+        host.add_gpu(address, "20b0")
+    mig = elements(uuid="GPU-0", mig_mode__current_mig="Enabled")
+    host.state(devices={"0": {"mig_devices": ["1g.5gb", "1g.10gb"], **mig}, "1": elements(uuid="GPU-1")})
+    # The lines of instances are those of hashicorp/nomad-device-nvidia#53, with A100.
+    assert re.sub(r"MIG-[-0-9a-f]{36}", "MIG-UUID", host.run("-L").stdout) == (
+        "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0)\n"
+        "  MIG 1g.5gb      Device  0: (UUID: MIG-UUID)\n"
+        "  MIG 1g.10gb     Device  1: (UUID: MIG-UUID)\n"
+        "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n"
+    )
+    for option in ("-s", "-e"):
+        printed = host.run("nvlink", option).stdout.splitlines()
+        assert printed[:3] == [
+            "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0)",
+            "Nvlink queries are not supported for Devices in MIG mode",
+            "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1)",
+        ]
+    links = nvidia_smi_log.parse_nvlinks(host.run("nvlink", "-s").stdout)
+    assert (links[0].state, links[1].state) == ("mig", "links")
+    used = host.run("--query-gpu=utilization.gpu,mig.mode.current", "--format=csv,noheader").stdout
+    assert used == "[N/A], Enabled\n0 %, Disabled\n"
+    assert host.labelled().returncode == 255, "its table is not published with these values"
+    assert "the table of a GPU in MIG mode" in host.not_answered()
+
+
 def test_counters_of_links(host: Host) -> None:
     for number, device in enumerate(["1db1", "1eb8", "2901"]):
         host.add_gpu(f"0000:{number + 5:02x}:00.0", device)

@@ -1020,7 +1020,7 @@ def divide(host: Host, *numbers: int) -> None:
     """Enable MIG on GPUs; a process then sees one instance of one GPU."""
     for number in numbers:
         smi_set(host, number, mig_mode__current_mig="Enabled", mig_mode__pending_mig="Enabled")
-        smi_gpu(host, number, mig_devices=2)
+        smi_gpu(host, number, mig_devices=["3g.40gb", "3g.40gb"])
     keep_one_gpu(host)
 
 
@@ -1030,7 +1030,7 @@ SEES_AN_INSTANCE = "A process sees one instance, however many GPUs there are"
 @fault(
     "MIG is enabled",
     *("cuda.devices", "cuda.nccl_all_reduce", "tensorflow.devices", "pytorch.devices", *COMPUTATIONS),
-    follows=skips(*ON_DEVICES),
+    follows=skips("gpu.nvlink", *ON_DEVICES),
     why=SEES_AN_INSTANCE,
     outcome=outcomes.SKIP,
 )
@@ -1055,7 +1055,7 @@ def mig_and_memory_errors(host: Host) -> None:
     follows={
         **fails("cuda.memory_copies", "cuda.device_query"),
         **unknown(*(name for name in ON_DEVICES if name not in ("cuda.memory_copies", "cuda.device_query"))),
-        **skips("tensorflow.devices", "pytorch.devices", *COMPUTATIONS),
+        **skips("gpu.nvlink", "tensorflow.devices", "pytorch.devices", *COMPUTATIONS),
     },
     why=f"{SEES_AN_INSTANCE}; the program leaves it out after that",
 )
