@@ -202,6 +202,7 @@ def test_a_failure_has_the_logs_of_modules_that_did_not_build(
     this = case(installs=["dpkg failed"])
     put(this.host.root, "var/lib/dpkg/info/a.list", "/.\n/usr/src/nvidia-2/dkms.conf\n")
     log = put(this.host.root, "var/lib/dkms/nvidia/2/build/make.log", "error: cause\n")
+    os.utime(log, (2**32, 2**32))  # as if written while apt ran, which older ones were not
     found = this.found()
     assert found["error"] == snapshot
     assert (found["rc"], found["make_logs"]) == ("100", {str(log): "error: cause\n"})
