@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.verdict import command_line
+from ansible_collections.gpuhost.stack.plugins.module_utils.verdict import command_line, slurm
 
 PROJECT = Path(__file__).resolve().parents[2]
 FILES = PROJECT / "molecule/slurm/files"
@@ -33,3 +33,9 @@ def test_every_option_is_in_the_documents(capsys: pytest.CaptureFixture[str]) ->
     assert len(options) == 7
     usage = (PROJECT / "docs/usage.md").read_text()
     assert [option for option in sorted(options) if f"`{option}" not in usage] == []
+
+
+def test_scontrol_is_looked_for_where_the_page_says() -> None:
+    places = re.findall(r"`(/[\w/]+/bin)`", re.findall(r"it is also looked for in (.+)", PAGE)[0])
+    assert len(places) == 2
+    assert set(places) <= set(slurm.PLACES)

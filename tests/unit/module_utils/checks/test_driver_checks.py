@@ -907,6 +907,9 @@ def test_security_floor_counts_for_each_gpu(tmp_path: Path, snapshot: SnapshotAs
     plan = {"components": {"driver": driver}}
     check = by_id(driver_checks.run(host(tmp_path, smi=smi, plan=plan)))["driver.security_floor"]
     assert (check.status, check.found) == ("warn", "driver 580.82.07")
+    # As texts, 580.126.09 comes before 580.82.07.
+    check = by_id(driver_checks.run(host(tmp_path, smi=of_versions("580.126.09", "580.82.07"), plan=plan)))
+    assert check["driver.security_floor"].found == "driver 580.82.07"
     check = by_id(driver_checks.run(host(tmp_path, plan=plan)))["driver.security_floor"]
     assert (check.status, check.found, check.expected) == ("pass", "driver 580.95.05", "580.95.05 or newer")
     del driver["security_floor"]

@@ -581,6 +581,8 @@ def test_every_damaged_package_is_repaired(packaged: Path, systemd: Systemd) -> 
     found = differences(*place, contents=True, managed={"packages": {}})["packages"]
     assert sorted(found["repairs"]["packages"]) == ["libnccl2", "tool"]
     assert len(found["changed"]) == 2
+    with pytest.raises(ValueError, match="gpu_stack_accept_damage: content of libnccl2; content of tool$"):
+        applied.record(str(packaged / "var/lib/gpuhost"), parts, str(packaged), systemd, repaired=["libnccl2", "tool"])
 
 
 def test_damage_without_a_record_is_found_by_contents(

@@ -10,6 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.verdict.recorded imp
 NOW = 1795773600.0  # 2026-11-27T10:00:00Z
 LATER = {"check": "gpu.ecc_errors", "reason": "new card in June", "until": "2027-06-30", "gpu": "1"}
 ENDED = {"check": "gpu.ecc_errors", "reason": "accepted", "until": "2026-10-01", "gpu": "0"}
+TODAY = {**LATER, "until": "2026-11-27"}
 
 
 @pytest.mark.parametrize(
@@ -23,15 +24,15 @@ def test_durations(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("used", "outcome"),
-    [((LATER,), "waived"), ((ENDED,), "fail"), ((LATER, ENDED), "fail")],
-    ids=["valid", "ended", "one of two"],
+    [((LATER,), "waived"), ((TODAY,), "waived"), ((ENDED,), "fail"), ((LATER, ENDED), "fail")],
+    ids=["valid", "on its last day", "ended", "one of two"],
 )
 def test_a_waiver_counts_where_the_check_used_it(used: tuple[dict[str, str], ...], outcome: str) -> None:
     """Of two GPUs, each has a waiver of its own; one that no GPU needed may end."""
     reason = "; ".join(f"waived until {waiver['until']}: {waiver['reason']}" for waiver in used)
     checks = {"gpu.ecc_errors": {"status": "waived", "reason": reason}, "a.b": {"status": "pass"}}
     result = {"at": "2026-11-27T09:00:00Z", "checks": checks, "gpus": [], "boot_id": "b"}
-    record = Recorded(result, {"waivers": [LATER, ENDED]}, {})
+    record = Recorded(result, {"waivers": [LATER, TODAY, ENDED]}, {})
     verdict = judgement.judge(record, Present(NOW, gpus=(), boot_id="b", log="kernel: x"))
     assert {finding.id: finding.outcome for finding in verdict.findings}["gpu.ecc_errors"] == outcome
 

@@ -364,6 +364,9 @@ def test_toolkits_without_packages_stay_and_do_not_count(snapshot: SnapshotAsser
     probe["cuda"]["distro"] = "11.8"
     found = diff(specs, {"keep_cuda": "1"}, cuda=CUDA, probe=probe)
     assert found.of("cuda").note == snapshot
+    # Nor does a toolkit of a .run installer of which dpkg has a package as well.
+    found = diff([*specs, "cuda-nvcc-12-9=12.9.86-1"], {"keep_cuda": "1"}, cuda=CUDA, probe=probe)
+    assert "cuda-nvcc-12-9" not in removed(found, "cuda")
     # A runtime library that some program needs is not a toolkit.
     found = diff(["cuda-cudart-12-9=1", "cuda-toolkit-12-9-config-common=1"], {"keep_cuda": "1"}, cuda=CUDA)
     assert removed(found, "cuda") == []

@@ -392,6 +392,21 @@ def test_grubs_script_counts_each_number_of_boots_that_the_guard_allows():
     assert output in text, "the fixture is of another version of this script"
 
 
+@pytest.mark.parametrize(
+    ("abstraction", "fs", "counts"),
+    [("", "ext2", True), ("lvm", "ext2", False), ("diskfilter mdraid1x", "xfs", False), ("", "btrfs", False),
+     ("cryptodisk luks2", "ext2", True), ("", "zfs", False)],
+)  # fmt: skip
+def test_grub_counts_only_where_it_can_write(tmp_path, abstraction, fs, counts):
+    """As 00_header of Ubuntu's GRUB, after what grub-probe prints of /boot/grub."""
+    probe = tmp_path / "grub-probe"
+    probe.write_text(f"#!/bin/sh\n[ $1 = --target=fs ] && echo {fs} || echo {abstraction}\n")
+    probe.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    output = subprocess.run(["sh", FILES / "07_gpuhost"], capture_output=True, text=True, check=True, env=environment)
+    assert ("save_env" in output.stdout) == counts
+
+
 def test_a_module_that_hangs_does_not_hold_the_boot_up():
     """A oneshot unit has no time limit of its own, and multi-user.target waits for what it wants."""
     unit = configparser.ConfigParser(strict=False)
@@ -399,3 +414,9 @@ def test_a_module_that_hangs_does_not_hold_the_boot_up():
     unit.read(FILES / "gpuhost-kernel-guard.service")
     assert unit["Install"]["WantedBy"] == "multi-user.target"
     assert 180 < int(unit["Service"]["TimeoutStartSec"]) <= 600  # the module's own limit in a run, and gpu_stack_wait
+
+
+def test_the_guard_runs_where_the_module_does_not_load():
+    """It is there for that; "-" has systemd go on after a command that fails (systemd.service(5))."""
+    unit = (FILES / "gpuhost-kernel-guard.service").read_text()
+    assert re.findall(r"^ExecStartPre=(.).*modprobe", unit, re.M) == ["-"]

@@ -82,6 +82,13 @@ def test_only_an_initramfs_that_would_load_nouveau_is_rebuilt(boot):
     assert "-u -k 6.1" in boot.called
 
 
+@pytest.mark.parametrize("name", ["nova_core", "nova-core"])
+def test_nouveaus_successor_is_looked_for_as_well(boot, name):
+    """nova_core of Linux 6.15, in drivers/gpu/nova-core."""
+    boot.image("6.15", f"usr/lib/modules/6.15.0/kernel/drivers/gpu/nova-core/{name}.ko\n")
+    assert boot.rebuilt() == ["initrd.img-6.15"]
+
+
 def test_image_without_nouveau_is_not_read_again_until_it_changes(boot):
     boot.image("6.1", NOUVEAU)
     boot.image("6.2", "bin/sh\n")

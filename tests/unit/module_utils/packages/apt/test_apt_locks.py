@@ -72,7 +72,8 @@ def test_who_holds_the_lock_at_the_end_is_named(
     assert LISTS in said
 
 
-# Printed with the lock held by another process: apt 2.6.1 and dpkg 1.21.22 of Debian 12.
+# Printed with the lock held by another process: apt 2.6.1 and dpkg 1.21.22 of Debian 12. The last two lines are of older
+# dpkg: teejee2008/ukuu-plus#26 (Ubuntu 19.04) and microsoft/lisa#660.
 HELD = """
 E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 443 (python3)
 E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?
@@ -81,6 +82,8 @@ E: Unable to lock directory /var/lib/apt/lists/
 E: Unable to lock directory /var/cache/apt/archives/
 dpkg: error: dpkg frontend lock was locked by another process with pid 443
 dpkg: error: dpkg database lock was locked by another process with pid 698
+dpkg: error: dpkg frontend lock is locked by another process
+dpkg: error: dpkg frontend is locked by another process
 """.strip().splitlines()
 OTHER = ["E: Unable to locate package sl", "dpkg: error: cannot access archive 'a.deb'", "W: E: Could not get lock"]
 

@@ -88,6 +88,7 @@ def test_no_finding(parts: dict[str, Any], components: Any, options: Options | N
     [
         pcie(IDENTITY, IDENTITY),
         pcie(TRANSLATED),
+        pcie(TRANSLATED, IDENTITY),
         {
             **pcie(TRANSLATED, TRANSLATED),
             **DRIVER_INSTALLED,
@@ -96,7 +97,7 @@ def test_no_finding(parts: dict[str, Any], components: Any, options: Options | N
         pcie(link(), acs={"b": ["ReqRedir"]}),
         pcie(link(), link(), acs={"b": ["SrcValid", "UpstreamFwd"], "c": []}),
     ],
-    ids=["passthrough", "one GPU", "NVSwitch", "ACS over one GPU", "ACS that redirects nothing"],
+    ids=["passthrough", "one GPU", "one of two GPUs", "NVSwitch", "ACS over one GPU", "ACS that redirects nothing"],
 )
 def test_peer_to_peer_that_nothing_blocks(parts: dict[str, Any]) -> None:
     assert codes(run(**parts)) == ([], [])

@@ -68,6 +68,10 @@ def test_no_finding(parts: dict[str, Any], components: Any, options: Options | N
     assert codes(run(components, options, **parts)) == ([], [])
 
 
+def test_a_display_beside_a_job_is_named_too() -> None:
+    assert codes(run(gpu_processes=[*JOB, *DISPLAY])) == (["gpu-busy"], ["gpu-busy"])
+
+
 @pytest.mark.parametrize(("factor", "count"), [(2.0, 2), (1.0, 0)], ids=["slow host", "no answer"])
 def test_nvidia_smi_is_slow_by_the_hosts_measure_and_only_if_it_answers(factor: float, count: int) -> None:
     assert run(options=Options(timeout_factor=factor), **smi(21.4, count)).warnings == ()

@@ -110,6 +110,10 @@ def test_an_unreadable_repository_is_a_problem_where_something_is_installed_from
     assert problem.message.endswith(f"{UNREAD}; the proxy asks for a user name and password")
     assert "Acquire::http::Proxy" in problem.remedy
     assert codes(run(repository=unread, **{**ALL_INSTALLED, **LOADED})) == ([], ["repository-unreadable"])
+    packages = {name: each for name, each in ALL_INSTALLED["packages"].items() if "cudnn" not in name}
+    assert codes(run(repository=unread, **{**ALL_INSTALLED, **LOADED, "packages": packages}))[0] == [
+        "repository-unreadable"
+    ]
     # A framework is not in it, nor is what the distribution has.
     assert codes(run(without("driver", "cuda", "cudnn"), repository=unread)) == ([], ["repository-unreadable"])
     assert (

@@ -31,6 +31,7 @@ from tests.unit.plugin_utils.planning.preflight_cases import (
 
 ENROLLED = [{"path": "/var/lib/dkms/mok.pub", "enrolled": True}]
 NOT_ENROLLED = [{"path": "/var/lib/dkms/mok.pub", "enrolled": False}]
+UNKNOWN = [{"path": "/var/lib/dkms/mok.pub", "enrolled": None}]  # the firmware's variables are unreadable
 SIGNING = SigningCertificate("/keys/lab.der", "5e" * 32)
 PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "Secure Boot without a key": ({"secure_boot": "enabled"}, "secure-boot"),
@@ -38,6 +39,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
         {"secure_boot": "enabled", "secure_boot_keys": NOT_ENROLLED},
         "secure-boot",
     ),
+    "Secure Boot, enrolment unknown": ({"secure_boot": "enabled", "secure_boot_keys": UNKNOWN}, "secure-boot"),
 }
 
 
