@@ -253,6 +253,16 @@ def test_what_roles_write_is_restored_by_a_rollback_or_removed_by_teardown():
     assert {path for path in written - known if path not in own and not path.startswith(data)} == set()
 
 
+def test_what_holds_secrets_is_for_root_alone_and_in_no_output():
+    """Neither a task's diff nor its result shows what it writes."""
+    found = {}
+    for task in (task for path in PROJECT.glob("roles/*/tasks/*.yml") for task in tasks_of(path)):
+        for options in (value for value in task.values() if isinstance(value, dict) and "mode" in value):
+            if options["mode"] in ("0600", "0400"):
+                found[task["name"]] = task.get("diff") is False or task.get("no_log") is True
+    assert found == {"Store the password for NVIDIA's repository": True, "Copy the key and the certificate": True}
+
+
 def test_systemd_is_reloaded_only_after_a_unit_has_changed():
     """A reload can take the GPUs away from running containers."""
     found = []

@@ -134,16 +134,47 @@ def test_what_may_be_planned_can_be_installed(distro: str) -> None:
     assert {file: flaws(file) for file in accepted if flaws(file)} == {}
 
 
+# The GPUs for which nothing can be planned: Kepler, whose last driver, 470, is older than CUDA and Python of newer releases;
+# TensorFlow on Blackwell and Python 3.8; Maxwell and Pascal with Python 3.14.
+REFUSED = {
+    "debian-12": {"3.5"},
+    "debian-13": {"3.5"},
+    "ubuntu-20.04": {"10.0", "12.0"},
+    "ubuntu-24.04": {"3.5"},
+    "ubuntu-26.04": {"3.5", "5.2", "6.1"},
+}
+
+
+def has_wheel(asked: dict[str, str], python: str) -> bool | None:
+    """Return whether the index has a wheel of the framework for a Python; None if it was not asked."""
+    name = "tensorflow" if asked["tensorflow"] != "none" else "torch"
+    wheels = INDEX[name].get(asked["tensorflow" if name == "tensorflow" else "pytorch"])
+    # The CUDA libraries of 2.14 include TensorRT 8.5, of which there are wheels up to Python 3.10.
+    if wheels is None or (asked["tensorflow"].startswith("2.14.") and asked["tensorflow_cuda_libraries"] == "auto"):
+        return None
+    return any(tags.parse_tag(wheel) & served(python) for wheel, _requires, _digest in wheels)
+
+
 @pytest.mark.parametrize("distro", sorted(CATALOG.distros))
-def test_a_plan_is_refused_with_a_code_or_can_be_installed(distro: str) -> None:
+def test_a_plan_is_refused_for_what_the_index_lacks_or_can_be_installed(distro: str) -> None:
     """Each release is planned for one GPU after the other, and each GPU without a request."""
     accepted: set[str] = set()
+    refused: set[str | None] = set()
+    compared = 0
     every = list(hosts(distro))
     questions = [*((host, {}) for host in every), *zip(itertools.cycle(every), requests(), strict=False)]
     for host, asked in questions:
         made = plan_once(CATALOG, user_request.from_mapping(asked), host)
-        assert made.ok or {problem.code for problem in made.problems} <= set(PROBLEMS), asked
+        codes = {problem.code for problem in made.problems}
+        wheel = has_wheel(asked, host.pythons[0]) if asked else None
+        if wheel is not None:
+            assert ("python-not-supported" in codes) == (not wheel), (asked, host.pythons, codes)
+            compared += 1
+        if not asked and not made.ok:
+            refused.add(host.gpus[0].compute_capability)
         if made.ok:
             accepted |= {part.lock for name in frameworks.LABELS if (part := made.components.framework(name))}
     assert accepted
+    assert compared > 100
+    assert refused == REFUSED.get(distro, set())
     assert {file: flaws(file) for file in accepted if flaws(file)} == {}

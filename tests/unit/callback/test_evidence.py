@@ -475,6 +475,13 @@ VERIFY = f"""
     - gpuhost.stack.gpu_verify: {{plan: "{{{{ gpu_stack_plan }}}}"}}
 """
 UNREACHABLE = ("-e", CLOSED)
+BASELINE = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - gpuhost.stack.stack_state: {{action: record_baseline, directory: "{{{{ playbook_dir }}}}/state"}}
+"""
 
 
 @pytest.mark.parametrize(
@@ -485,8 +492,9 @@ UNREACHABLE = ("-e", CLOSED)
         (VERIFY, (), 0),
         (PROBE, UNREACHABLE, 4),
         (VERIFY, ("--check",), 0),
+        (BASELINE, ("--check",), 0),
     ],
-    ids=["only planned", "failed before a change", "verified", "unreachable", "check mode"],
+    ids=["only planned", "failed before a change", "verified", "unreachable", "check mode", "a change in check mode"],
 )
 def test_only_a_run_with_a_result_becomes_the_latest(tmp_path, plays, words, status):
     reports = tmp_path / "reports"

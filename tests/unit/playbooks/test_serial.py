@@ -115,13 +115,15 @@ def test_a_driver_is_taken_from_one_host_first(
     for play in plays:
         play.pop("module_defaults", None)
         play["gather_facts"] = False
-    plays[-1]["tasks"] = [{"ansible.builtin.debug": {"var": "ansible_play_batch"}, "run_once": True}]
+    shown = {"ansible.builtin.debug": {"var": "ansible_play_batch"}, "run_once": True, "when": "is_alone"}
+    plays[-1]["tasks"] = [shown]
     (tmp_path / "tasks").mkdir()
     (guarded,) = yaml.safe_load((PROJECT / "playbooks/tasks/refuse_gpu_jobs.yml").read_text())
     _probe, refuse = guarded["block"]
-    refuse["ansible.builtin.assert"] = {"that": "inventory_hostname != busy | default('')"}
+    refuse["ansible.builtin.assert"] = {"that": ["is_alone", "inventory_hostname != busy | default('')"]}
     (tmp_path / "tasks/refuse_gpu_jobs.yml").write_text(json.dumps([refuse]))
-    (tmp_path / "tasks/keep_others_out.yml").write_text("[]")  # of other runs, which there are none of
+    # Other runs, which there are none of, are kept out before the GPUs are asked.
+    (tmp_path / "tasks/keep_others_out.yml").write_text('[{"ansible.builtin.set_fact": {"is_alone": true}}]')
     shutil.copytree(PROJECT / "playbooks/vars", tmp_path / "vars")
     (tmp_path / "play.yml").write_text(json.dumps(plays))
     inventory = {"gpu_hosts": {"hosts": {name: {} for name in "abcdefg"[:count]}, "vars": group}}

@@ -1339,6 +1339,14 @@ def test_gpu_that_both_queries_lack_fails(processes: ProcessHost) -> None:
     assert processes.checked(expect_gpus=3)["gpu.answers"].found == "nvidia-smi -q -x lists 2 of 3 GPUs"
 
 
+def test_more_gpus_in_the_document_than_expected_are_unknown(processes: ProcessHost) -> None:
+    """Neither query is known to be right, so that none is said to be missing."""
+    processes.gpus = 3
+    processes.write_document()
+    found = processes.checked(expect_gpus=2)
+    assert outcomes(found) == {**{spec.id: "unknown" for spec in gpu_checks.CHECKS}, "gpu.xid_errors": "pass"}
+
+
 def test_other_gpus_in_the_document_are_unknown(processes: ProcessHost) -> None:
     rows = (processes.root / "rows").read_text()
     processes.write("rows", rows.replace(processes.bus_id(1), "00000000:99:00.0"))

@@ -144,6 +144,13 @@ def test_all_mistakes_are_listed_at_once(tmp_path: Path, snapshot: SnapshotAsser
     assert there.plan(adopt="true", cuda="13.2", nccl="2.29").problems == snapshot
 
 
+def test_a_mistake_does_not_hide_what_else_prevents_a_plan(tmp_path: Path) -> None:
+    there = Root(tmp_path, "ubuntu-24.04")
+    put(tmp_path, "/etc/os-release", 'ID=ubuntu\nVERSION_ID="18.04"\n')
+    codes = [problem.code for problem in there.plan(adopt="true", cuda="13.2").problems]
+    assert set(codes) == {"cannot-adopt", "distro-not-supported"}
+
+
 def test_a_library_of_which_a_part_is_missing_stays_out(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     there = host("nvidia-guide", tmp_path)
     there.remove("libcudnn9-dev-cuda-13")

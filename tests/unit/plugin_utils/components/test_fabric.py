@@ -119,6 +119,8 @@ def host(tmp_path: Path) -> Host:
     [
         (NEW, ["nvidia-fabricmanager=595.71.05-1ubuntu1", "libnvidia-nscq=595.71.05-1ubuntu1"]),
         (OLD, ["nvidia-fabricmanager=580.95.05-1ubuntu1", "libnvidia-nscq=580.95.05-1ubuntu1"]),
+        # The last branch with a suffix (NVIDIA/gpu-driver-container ubuntu24.04/precompiled/local-repo.sh).
+        ("575.57.08", ["nvidia-fabricmanager-575=575.57.08-1", "libnvidia-nscq-575=575.57.08-1"]),
         (PREVIOUS, ["nvidia-fabricmanager-570=570.211.01-1", "libnvidia-nscq-570=570.211.01-1"]),
     ],
 )
@@ -269,15 +271,34 @@ def test_a_kernel_that_gets_its_modules_is_no_other_plan(tmp_path: Path) -> None
 # What a repository offers ---------------------------------------------------------------------------------------------
 
 
-def test_a_driver_without_it_is_no_candidate(host: Host) -> None:
-    """Of the two patches that the repository offers, the newer one has no Fabric Manager."""
-    everything = [host.plan(driver=version) for version in (OLD, "580.126.16")]
+def offered(*plans: Plan) -> dict[str, list[str]]:
+    """Return what a repository offers that has the driver and Fabric Manager of plans."""
     offers: dict[str, list[str]] = {}
-    for made in everything:
+    for made in plans:
         for component in ("driver", "fabric"):
             planned = made.components[component]
             for package in (*getattr(planned, "pinning_packages", ()), *planned.packages):
                 offers.setdefault(package.name, []).append(package.version or "580-1")
+    return offers
+
+
+@pytest.mark.parametrize(
+    ("package", "problems"),
+    [("libnvidia-nscq", []), *((name, ["not-in-repository"]) for name in ("nvidia-fabricmanager", "libnvsdm", "nvlsm"))],
+)
+def test_nvlink_5_needs_all_but_the_library_of_older_switches(
+    tmp_path: Path, package: str, problems: list[str]
+) -> None:
+    host, alone = nvlink5(tmp_path), {"driver": NEW, "cuda": "none", "cudnn": "none", "nccl": "none"}
+    offers = offered(host.plan(**alone))
+    del offers[package]
+    host.offers = offers
+    assert [problem.code for problem in host.plan(**alone).problems] == problems
+
+
+def test_a_driver_without_it_is_no_candidate(host: Host) -> None:
+    """Of the two patches that the repository offers, the newer one has no Fabric Manager."""
+    offers = offered(*(host.plan(driver=version) for version in (OLD, "580.126.16")))
     offers["nvidia-fabricmanager"].remove("580.126.16-1ubuntu1")
     host.offers = offers
     plan = host.plan(cuda="none", cudnn="none", nccl="none")

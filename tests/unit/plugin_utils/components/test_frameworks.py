@@ -84,6 +84,7 @@ def test_pytorch(gpus, asked, version, cuda):
         ("GTX 1080", {}, "torch==2.14.1+cu126", "cu126"),
         ("10de:15f7", {}, "torch==2.14.1+cu126", "cu126"),  # P100
         ("M60", {}, "torch==2.10.0+cu126", "cu126"),  # from 2.11 on with an NCCL without Maxwell
+        ("GTX 1080,M60", {}, "torch==2.10.0+cu126", "cu126"),
         ("H200", {"cuda": "12.6"}, "torch==2.14.1+cu126", "cu126"),
         ("H200", {"cuda": "12.4"}, "torch==2.14.1+cu126", "cu126"),  # of the same major the newest release
         ("H200", {"cuda": "13.0", "pytorch": "2.10"}, "torch==2.10.0+cu130", "cu130"),
@@ -92,7 +93,7 @@ def test_pytorch(gpus, asked, version, cuda):
     ],
 )
 def test_builds_of_pytorchs_own_index(gpu, asked, requirement, index):
-    made = plan("debian-12", gpu, **{"pytorch": "auto", **asked})["components"]["pytorch"]
+    made = plan("debian-12", *gpu.split(","), **{"pytorch": "auto", **asked})["components"]["pytorch"]
     assert made["requirements"][0] == requirement
     assert made["index"] == f"https://download.pytorch.org/whl/{index}"
 

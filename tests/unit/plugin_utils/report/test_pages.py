@@ -169,6 +169,14 @@ def test_a_host_that_failed_without_a_check_says_why() -> None:
     assert attention.count("Install packages: the disk burst") == 2
 
 
+def test_a_rollback_is_named_beside_the_check_that_failed() -> None:
+    undone = {"restored": {"changes": ["a", "b"]}, "verify_after_undo": {**VERIFY, "counts": {"pass": 9, "fail": 0}}}
+    page = text(pages.run_page(build_report("r", {"a": evidence(verify=failing(VERIFY, "packages.held"), **undone)})))
+    attention = page[page.index("What needs attention") : page.index("Hosts Filter")]
+    assert "packages.held" in attention
+    assert "rolled back: 2 changes" in attention
+
+
 def test_a_host_that_is_pending_says_why() -> None:
     page = text(pages.run_page(build_report("r", {"a": evidence(verify=None, changed=True)})))
     attention = page[page.index("What needs attention") : page.index("Hosts Filter")]

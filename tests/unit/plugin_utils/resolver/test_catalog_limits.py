@@ -1,11 +1,15 @@
 """Limits of the catalog: what stands at a limit is planned, one step beyond it is refused with its code.
 
-The limits are read from catalog/ as plain data, and a step is the next number: each release brings its own cases.
+The limits are read from catalog/ as plain data, and a step is the next number: each release brings its own cases. Those
+of drivers and GPUs by toolkit are compared with what is published (tests/fixtures/cuda).
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
@@ -13,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 
 from tests.unit.plugin_utils.resolver.resolver_checker import knows, num, products, raw
 
+PUBLISHED = yaml.safe_load((Path(__file__).resolve().parents[3] / "fixtures/cuda/published.yml").read_text())
 TOOLKITS = {t["version"]: t for t in raw("cuda")["toolkits"]}
 CAPABILITIES = sorted((c for a in raw("gpu")["architectures"] for c in a["compute_capabilities"]), key=num)
 BRANCHES = {b["branch"]: b for b in raw("driver")["branches"]}
@@ -81,7 +86,10 @@ def test_c_libraries(version):
 
 @pytest.mark.parametrize("version", TOOLKITS)
 def test_gpus_of_a_toolkit(version):
-    known, (_, offers) = TOOLKITS[version]["compute_capabilities"], offered_toolkit(version)
+    ranges = PUBLISHED["compute_capabilities"].items()
+    known = {c for c, (first, end) in ranges if num(first) <= num(version) and (not end or num(version) < num(end))}
+    assert set(TOOLKITS[version]["compute_capabilities"]) == known
+    _, offers = offered_toolkit(version)
     host = {"offers": offers, "gcc": TOOLKITS[version]["max_gcc"], "glibc": TOOLKITS[version]["max_glibc"]}
     refused = [c for c in CAPABILITIES if asked(host, c, cuda=version)[1] == ["gpu-dropped-by-cuda"]]
     planned = [c for c in CAPABILITIES if asked(host, c, cuda=version)[1] == []]
@@ -89,13 +97,26 @@ def test_gpus_of_a_toolkit(version):
     assert refused == [c for c in CAPABILITIES if c not in known]
 
 
+def driver_of(release):
+    """Return the published driver of a release, or of the one before it in its series."""
+    published = PUBLISHED["drivers"]
+    before = [r for r in published if num(r)[:2] == num(release)[:2] and num(r) <= num(release)]
+    return published[max(before, key=num)]
+
+
+@pytest.mark.parametrize("release", [r for t in TOOLKITS.values() for r in t["releases"]], ids=lambda r: r["version"])
+def test_the_driver_of_a_release_is_the_published_one(release):
+    if release["min_driver"] is None:
+        assert release["version"] not in PUBLISHED["drivers"]
+    else:
+        assert release["min_driver"] == driver_of(release["version"])
+
+
 @pytest.mark.parametrize("version", TOOLKITS)
 def test_drivers_of_a_toolkit(version):
     """The loaded driver runs it from the floor of its CUDA major on; before CUDA 11 from its own release on."""
     release, offers = offered_toolkit(version)
-    floors = {str(m["cuda_major"]): m["min_driver"] for m in raw("cuda")["minor_version_compatibility"]}
-    own = {r["version"]: r["min_driver"] for r in TOOLKITS[version]["releases"]}
-    floor = floors.get(version.split(".")[0]) or own[release]
+    floor = PUBLISHED["majors"].get(version.split(".")[0]) or driver_of(release)
     host = {"offers": offers, "gcc": TOOLKITS[version]["max_gcc"], "glibc": TOOLKITS[version]["max_glibc"]}
     capability = TOOLKITS[version]["compute_capabilities"][0]
     for driver, expected in ((floor, []), (one_less(floor), ["driver-too-old-for-cuda"])):

@@ -125,10 +125,25 @@ def test_the_driver_of_the_remedy_is_one_that_the_repository_offers_if_any_of_th
         assert made["problems"][0]["remedy"].startswith(f"take driver {instead}:")
 
 
-def test_a_later_patch_of_the_branch_builds():
-    host = {"kernel": "7.1.7+deb14-amd64"}
-    for version, expected in (("580.142", ["known-bad"]), ("580.159.04", [])):
-        made = plan("debian-12", "T4", offers=debian_driver(version), host=host, driver=version, **FEW)
+@pytest.mark.parametrize(
+    ("kernel", "fails", "builds"),
+    [
+        ("7.1.7+deb14-amd64", "580.142", "580.159.04"),
+        ("7.2.0-1", "595.71.05", "595.91.07"),  # NixOS/nixpkgs#554125
+        ("7.2.0-1", "580.173.02", "580.178.04"),  # NixOS/nixpkgs#563993
+    ],
+)
+def test_a_later_patch_of_the_branch_builds(kernel, fails, builds):
+    for version, expected in ((fails, ["known-bad"]), (builds, [])):
+        made = plan(
+            "debian-12",
+            "T4",
+            offers=debian_driver(version),
+            host={"kernel": kernel},
+            catalog=load_catalog(),
+            driver=version,
+            **FEW,
+        )
         assert codes(made) == expected
 
 

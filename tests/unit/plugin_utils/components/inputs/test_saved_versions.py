@@ -130,7 +130,9 @@ def test_a_package_that_is_there_need_not_be_offered(tmp_path: Path, first: tupl
     plan, saved = first
     root = Root(tmp_path / "next")
     root.verify(plan)
-    assert packages(root.plan(GONE, saved)) == packages(plan)
+    found = root.plan(GONE, saved)
+    assert found.ok, found.problems
+    assert packages(found) == packages(plan)
 
 
 def test_where_no_package_is_installed_none_need_be_offered(tmp_path: Path, first: tuple[Plan, Saved]) -> None:
