@@ -134,8 +134,8 @@ def test_what_may_be_planned_can_be_installed(distro: str) -> None:
     assert {file: flaws(file) for file in accepted if flaws(file)} == {}
 
 
-# The GPUs for which nothing can be planned: Kepler, whose last driver, 470, is older than CUDA and Python of newer releases;
-# TensorFlow on Blackwell and Python 3.8; Maxwell and Pascal with Python 3.14.
+# GPUs for which nothing can be planned: Kepler, whose last driver, 470, is too old for the CUDA of newer releases;
+# Blackwell with Python 3.8; Maxwell and Pascal with Python 3.14.
 REFUSED = {
     "debian-12": {"3.5"},
     "debian-13": {"3.5"},

@@ -475,13 +475,6 @@ VERIFY = f"""
     - gpuhost.stack.gpu_verify: {{plan: "{{{{ gpu_stack_plan }}}}"}}
 """
 UNREACHABLE = ("-e", CLOSED)
-BASELINE = f"""
-- hosts: all
-  gather_facts: false
-  tasks:
-    - {SET_PLAN}
-    - gpuhost.stack.stack_state: {{action: record_baseline, directory: "{{{{ playbook_dir }}}}/state"}}
-"""
 
 
 @pytest.mark.parametrize(
@@ -492,9 +485,8 @@ BASELINE = f"""
         (VERIFY, (), 0),
         (PROBE, UNREACHABLE, 4),
         (VERIFY, ("--check",), 0),
-        (BASELINE, ("--check",), 0),
     ],
-    ids=["only planned", "failed before a change", "verified", "unreachable", "check mode", "a change in check mode"],
+    ids=["only planned", "failed before a change", "verified", "unreachable", "check mode"],
 )
 def test_only_a_run_with_a_result_becomes_the_latest(tmp_path, plays, words, status):
     reports = tmp_path / "reports"
@@ -509,6 +501,27 @@ def test_only_a_run_with_a_result_becomes_the_latest(tmp_path, plays, words, sta
     assert (reports / "latest").resolve() == (run if is_result else reports / "before")
     assert (reports / "hosts/good").resolve() == (run if is_result else reports / "before") / "good"
     assert ("Check mode: nothing was changed or recorded" in (run / "report.md").read_text()) == ("--check" in words)
+
+
+@pytest.mark.parametrize(
+    ("actions", "words", "status"),
+    [
+        (["record_baseline"], (), "pending"),
+        (["record_baseline"], ("--check",), "not changed"),
+        (["record_baseline", "record_verified"], (), "verified"),
+        # As where a playbook of the user's own imports ours twice.
+        (["record_baseline", "record_verified", "record_baseline"], (), "pending"),
+    ],
+)
+def test_what_a_run_did_to_the_records_decides_the_status(tmp_path, actions, words, status):
+    options = f'directory: {tmp_path}/state, plan: "{{{{ gpu_stack_plan }}}}", evidence: {{}}'
+    tasks = [SET_PLAN, *(f"gpuhost.stack.stack_state: {{action: {action}, {options}}}" for action in actions)]
+    answer = play(
+        tmp_path, "- hosts: all\n  gather_facts: false\n  tasks:\n" + "".join(f"    - {t}\n" for t in tasks), *words
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    (host,) = report(last(tmp_path))["hosts"]
+    assert host["status"] == status
 
 
 def test_an_interrupted_change_is_the_latest_and_no_verification(tmp_path):

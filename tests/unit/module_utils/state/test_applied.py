@@ -581,7 +581,7 @@ def test_every_damaged_package_is_repaired(packaged: Path, systemd: Systemd) -> 
     found = differences(*place, contents=True, managed={"packages": {}})["packages"]
     assert sorted(found["repairs"]["packages"]) == ["libnccl2", "tool"]
     assert len(found["changed"]) == 2
-    with pytest.raises(ValueError, match="gpu_stack_accept_damage: content of libnccl2; content of tool$"):
+    with pytest.raises(ValueError, match=r"gpu_stack_accept_damage: content of libnccl2; content of tool$"):
         applied.record(str(packaged / "var/lib/gpuhost"), parts, str(packaged), systemd, repaired=["libnccl2", "tool"])
 
 

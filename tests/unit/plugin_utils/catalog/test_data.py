@@ -136,3 +136,12 @@ def test_products_that_exist_on_arm_alone():
         assert found, part
         assert found <= names
     assert not any(part in name for name in names for part in ("H100", "NVIDIA H200", "NVIDIA B", "GeForce", "RTX PRO"))
+
+
+def test_what_has_the_drivers_version_is_held_with_it():
+    """As Debian 12's apt installs the driver; on the firmware nvidia-kernel-dkms depends in exactly its version."""
+    text = (FIXTURES.parent / "apt_transaction/simulate-driver.txt").read_text()
+    names = set(re.findall(r"^Inst (\S+) \(535\.309\.01-0\+deb12u1 ", text, re.M))
+    parts = load_catalog().packages.driver_parts
+    assert {"libcuda1", "nvidia-kernel-dkms"} < names
+    assert {name for name in names if not any(re.fullmatch(part, name) for part in parts)} == {"firmware-nvidia-gsp"}

@@ -284,7 +284,10 @@ def offered(*plans: Plan) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(
     ("package", "problems"),
-    [("libnvidia-nscq", []), *((name, ["not-in-repository"]) for name in ("nvidia-fabricmanager", "libnvsdm", "nvlsm"))],
+    [
+        ("libnvidia-nscq", []),
+        *((name, ["not-in-repository"]) for name in ("nvidia-fabricmanager", "libnvsdm", "nvlsm")),
+    ],
 )
 def test_nvlink_5_needs_all_but_the_library_of_older_switches(
     tmp_path: Path, package: str, problems: list[str]

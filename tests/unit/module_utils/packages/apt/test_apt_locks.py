@@ -72,8 +72,8 @@ def test_who_holds_the_lock_at_the_end_is_named(
     assert LISTS in said
 
 
-# Printed with the lock held by another process: apt 2.6.1 and dpkg 1.21.22 of Debian 12. The last two lines are of older
-# dpkg: teejee2008/ukuu-plus#26 (Ubuntu 19.04) and microsoft/lisa#660.
+# Printed with the lock held by another process: apt 2.6.1 and dpkg 1.21.22 of Debian 12. The last two lines are of an
+# older dpkg: teejee2008/ukuu-plus#26 (2019) and microsoft/lisa#660.
 HELD = """
 E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 443 (python3)
 E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?
