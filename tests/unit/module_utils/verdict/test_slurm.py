@@ -110,6 +110,7 @@ CASES: dict[str, tuple[Callable[[SlurmHost], None], str, str, tuple[str, str] | 
     "failed, and drained by others": (lost, "IDLE+DRAIN", OTHERS, None),
     "failed, and down with a reason of others": (lost, "DOWN", "fan", None),
     "failed, and drained by us for that": (lost, "IDLE+DRAIN", GONE, None),
+    "failed, and taken back while our reason stayed": (lost, "IDLE", GONE, ("IDLE+DRAIN", GONE)),
     "unknown and idle": (unknown, "IDLE", "", None),
     "unknown, and drained by us": (unknown, "IDLE+DRAIN", OURS, None),
 }  # fmt: skip
