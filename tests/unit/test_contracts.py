@@ -263,6 +263,13 @@ def test_what_holds_secrets_is_for_root_alone_and_in_no_output():
     assert found == {"Store the password for NVIDIA's repository": True, "Copy the key and the certificate": True}
 
 
+def test_each_file_of_tasks_is_part_of_a_playbook():
+    """install_packages_apt.yml is named by a template."""
+    text = "".join(path.read_text() for path in PROJECT.glob("playbooks/**/*.yml"))
+    names = {path.name for path in (PROJECT / "playbooks/tasks").glob("*.yml")} - {"install_packages_apt.yml"}
+    assert {name for name in names if not re.search(rf"_tasks: (tasks/)?{name}$", text, re.M)} == set()
+
+
 def test_systemd_is_reloaded_only_after_a_unit_has_changed():
     """A reload can take the GPUs away from running containers."""
     found = []

@@ -141,6 +141,7 @@ def test_what_of_the_driver_is_watched(tmp_path, variables, driver, modules):
     assert parts["nvidia_driver"]["services"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
     assert parts["fabric"]["services"] == ["nvidia-fabricmanager"]
     assert parts["nvidia_driver"]["blacklists"] is True
+    assert parts["nvidia_driver"]["trees"] == ["/var/lib/gpuhost/module_signing"]
     assert (parts["nvidia_driver"]["driver"], parts["nvidia_driver"]["modules"]) == (driver, modules)
     for framework in ("tensorflow", "pytorch"):
         assert parts[f"{framework}_env"]["environments"] == [f"/opt/gpuhost/{framework}"]
