@@ -19,7 +19,7 @@ options:
       - The kind of plot, then the files.
       - "V(monitor): CSV files of C(gpu_monitor.py), all readings of all GPUs over time."
       - "V(benchmark): JSON results of C(matmul_benchmark.py), time and rate over size."
-      - "V(scaling): JSON results of C(scaling_benchmark.py), images per second and efficiency over the replicas."
+      - "V(scaling): JSON results of C(smoke_train.py --scaling), images per second and efficiency over the replicas."
     required: true
   title:
     description: Title above the plot.

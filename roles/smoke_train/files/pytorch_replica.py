@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import socket
 import struct
@@ -18,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import cifar10
+from train_options import Options
+from worker_base import ERROR_CHARACTERS, gradient_difference, local_batch, relative_difference
 
 # A small network and a learning rate at which a wrong gradient shows in the next loss, while rounding differences stay
 # small. Measured on a CPU with 2 replicas and 5 steps: 4e-7 between one replica and two, 5e-3 if the gradients are not
 # summed. A deep network amplifies rounding differences in each step.
 AGREEMENT_BLOCKS = 1
 AGREEMENT_LEARNING_RATE = 0.03
-ERROR_CHARACTERS = 1500
 SIOCGIFADDR = 0x8915  # netdevice(7): an interface's IPv4 address
 
 
@@ -192,26 +192,6 @@ class Distributed:
         self.torch.distributed.destroy_process_group()
 
 
-def relative_difference(local: Any, first: Any) -> float:
-    """Return the largest difference relative to the largest weight; infinity if a weight is not finite."""
-    difference = float((local - first).abs().max() / first.abs().max().clamp(min=1e-12))
-    return difference if math.isfinite(difference) else math.inf
-
-
-def gradient_difference(one: Sequence[Any], many: Sequence[Any]) -> float:
-    """Return the largest difference of a weight's gradient between one replica and many.
-
-    Relative to the gradient of one replica, as Euclidean norms. A percent too much in one of N replicas changes it by
-    about 1/N percent, but the losses hardly. Infinity for a weight without a gradient.
-    """
-    worst = 0.0
-    for alone, together in zip(one, many):  # noqa: B905
-        size = float(alone.norm())
-        difference = float((together - alone).norm()) / size if size else math.inf
-        worst = max(worst, math.inf if math.isnan(difference) else difference)
-    return worst
-
-
 def device_of(torch: Any, physical: int | None) -> Any:
     """Return the device with this CUDA index, or the CPU for None."""
     return torch.device("cpu") if physical is None else torch.device("cuda", physical)
@@ -243,26 +223,26 @@ class Run:
     """One replica's share of a run."""
 
     def __init__(
-        self, torch: Any, request: dict[str, Any], config: Any, events: Any, strategy: Any = Distributed
+        self, torch: Any, files: Sequence[str], options: Any, config: Any, events: Any, strategy: Any = Distributed
     ) -> None:
-        self.torch, self.options, self.config = torch, request["options"], config
+        self.torch, self.options, self.config = torch, options, config
         self.send, self.send_step = events.send, events.step
-        self.send("devices", **describe(torch, config))
+        self.send("devices", **config.devices.event(options, lambda gpu: describe(torch, gpu)))
         self.replicas = strategy(torch, config)
         self.device, self.count = self.replicas.device, self.replicas.replicas
-        # The global batch is rounded down to a multiple of the number of replicas: 64 on 3 GPUs becomes 63.
-        self.local_batch = max(1, self.options["batch_size"] // self.count)
-        self.data = Data(torch, request["files"])
+        self.local_batch = local_batch(options, self.count)
+        self.data = Data(torch, files)
         self.limit_memory()
 
     def limit_memory(self) -> None:
         """Limit the memory of PyTorch's allocator if a limit is configured."""
-        if self.config.memory_limit is None:
+        limit = self.config.devices.memory_limit(self.options)
+        if limit is None:
             return
         for device in self.replicas.devices:
             total = self.torch.cuda.get_device_properties(device).total_memory / 2**20
-            self.torch.cuda.set_per_process_memory_fraction(min(1.0, self.config.memory_limit / total), device)
-            log(self.config, f"{device}: at most {self.config.memory_limit} of {total:.0f} MiB for PyTorch's allocator")
+            self.torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+            log(self.config, f"{device}: at most {limit} of {total:.0f} MiB for PyTorch's allocator")
 
     def execute(self) -> None:
         """Run all phases."""
@@ -275,8 +255,8 @@ class Run:
             fallbacks=list(replicas.fallbacks),
         )
         self.train()
-        if options["agreement_steps"] and self.count > 1 and self.config.nodes == 1:
-            self.compare_with_one(options["agreement_steps"])
+        if options.agreement_steps and self.count > 1 and self.config.nodes == 1:
+            self.compare_with_one(options.agreement_steps)
         replicas.shut_down()
 
     def forward(self, net: Any, batch: tuple[Any, Any]) -> Any:
@@ -288,14 +268,14 @@ class Run:
 
     def precision(self) -> Any:
         """Return the autocast context: float16 on GPUs, bfloat16 on CPUs, where few operations support float16."""
-        if not self.options["mixed_precision"]:
+        if not self.options.mixed_precision:
             return contextlib.nullcontext()
         kind = self.torch.float16 if self.device.type == "cuda" else self.torch.bfloat16
         return self.torch.autocast(self.device.type, dtype=kind)
 
     def scaler(self) -> Any:
         """Return the gradient scaler: float16 gradients underflow below about 6e-8; bfloat16 has float32's range."""
-        enabled = self.options["mixed_precision"] and self.device.type == "cuda"
+        enabled = self.options.mixed_precision and self.device.type == "cuda"
         return self.torch.amp.GradScaler(self.device.type, enabled=enabled)
 
     def step(self, net: Any, optimizer: Any, scaler: Any, batch: tuple[Any, Any]) -> Any:
@@ -311,15 +291,15 @@ class Run:
         """Run the training that is checked and send its result."""
         options, replicas = self.options, self.replicas
         # Each replica starts with different weights: only the framework's broadcast makes them equal.
-        model = build_model(self.torch, options["blocks"], options["seed"] + self.config.rank).to(self.device)
+        model = build_model(self.torch, options.blocks, options.seed + self.config.rank).to(self.device)
         net = replicas.wrap(model, alone=False)
-        if options["log_device_placement"]:
+        if options.log_device_placement:
             log_placement(self.config, model)
-        if options["mixed_precision"] and self.device.type == "cpu":
+        if options.mixed_precision and self.device.type == "cpu":
             log(self.config, "mixed precision on a CPU: bfloat16 instead of float16, and no scaling of the loss")
-        optimizer = self.torch.optim.Adam(model.parameters(), lr=options["learning_rate"])
-        scaler, size, steps = self.scaler(), self.local_batch * self.count, options["train_steps"]
-        batches = self.data.batches(size, options["seed"])
+        optimizer = self.torch.optim.Adam(model.parameters(), lr=options.learning_rate)
+        scaler, size, steps = self.scaler(), self.local_batch * self.count, options.train_steps
+        batches = self.data.batches(size, options.seed)
         for number in range(1, steps + 1):
             batch = self.data.select(replicas.local_part(next(batches), alone=False), self.device)
             local_loss = self.step(net, optimizer, scaler, batch)
@@ -348,7 +328,8 @@ class Run:
             gradients.append(first_gradients)
             counts.append(computed)
         # Replicas that did not train alone have nothing to compare, and send nothing.
-        self.send("agreement", replicas=counts, losses=losses, gradients_differ=gradient_difference(*gradients))
+        difference = gradient_difference(gradients[0], [[gradient] for gradient in gradients[1]])
+        self.send("agreement", replicas=counts, losses=losses, gradients_differ=difference)
 
     def agreement_training(self, alone: bool, steps: int, done: int) -> tuple[list[float], list[Any], int]:
         """Return the losses, the gradients of the first step, and how many replicas computed the last one.
@@ -357,11 +338,11 @@ class Run:
         """
         torch, options, replicas = self.torch, self.options, self.replicas
         size = self.local_batch * self.count
-        batches = self.data.batches(size, options["seed"] + 1)
+        batches = self.data.batches(size, options.seed + 1)
         history: list[float] = []
         gradients: list[Any] = []
         with full_precision(torch):
-            model = build_model(torch, AGREEMENT_BLOCKS, options["seed"]).to(self.device)
+            model = build_model(torch, AGREEMENT_BLOCKS, options.seed).to(self.device)
             net = replicas.wrap(model, alone)
             if alone and replicas.rank:
                 return [], [], 0
@@ -402,19 +383,12 @@ def freeze_normalisation(torch: Any, model: Any, images: Any) -> None:
     model.eval()
 
 
-def describe(torch: Any, config: Any) -> dict[str, Any]:
-    """Return the values of the event `devices`."""
-    found = []
-    for replica, physical in enumerate(config.physical):
-        if physical is None:
-            model, capability = "virtual: a process on the CPU", ""
-        else:
-            known = torch.cuda.get_device_properties(physical)
-            model, capability = known.name, f"{known.major}.{known.minor}"
-        name = f"{'CPU' if physical is None else 'GPU'}:{replica}"
-        found.append({"name": name, "model": model, "compute_capability": capability, "physical": physical})
-    kind = "cpu" if None in config.physical else "gpu" if len(set(config.physical)) < len(config.physical) else None
-    return {"devices": found, "virtual": kind is not None, "virtual_kind": kind}
+def describe(torch: Any, gpu: int | None) -> tuple[str, str]:
+    """Return the model and the compute capability of a GPU, or what the CPU is used as."""
+    if gpu is None:
+        return "a process on the CPU", ""
+    known = torch.cuda.get_device_properties(gpu)
+    return known.name, f"{known.major}.{known.minor}"
 
 
 def log(config: Any, text: str) -> None:
@@ -435,7 +409,7 @@ def run_replica(request: dict[str, Any], config: Any, events: Any) -> int:
 
         if None in config.physical:
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        Run(torch, request, config, events).execute()
+        Run(torch, request["files"], Options(**request["options"]), config, events).execute()
     except Exception as error:  # noqa: BLE001 - the top of the process: any error must be reported
         moment = time.monotonic()
         traceback.print_exc()

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -24,73 +23,40 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import train_process
-from train_options import MEMORY_LIMIT, Options, virtual_count
+from train_options import Options
 from train_process import Events, exit_text
+from worker_base import Devices, Failed, choose, run
 
 POLL_INTERVAL = 0.1  # seconds
 GRACE_PERIOD = 3.0  # seconds for the other ranks after one failed, and between SIGTERM and SIGKILL
-ERROR_CHARACTERS = 1500
-
-
-class UnsupportedRequest(Exception):
-    """The request cannot be carried out; the text names what was found, what was expected and what to do."""
-
-
-@dataclass(frozen=True)
-class Devices:
-    """The devices of this host's replicas: indices of GPUs as CUDA counts them, one per replica; None on the CPU."""
-
-    physical: tuple[int | None, ...]
-
-    @property
-    def shared(self) -> bool:
-        """Return whether several replicas share a GPU."""
-        return None not in self.physical and len(set(self.physical)) < len(self.physical)
-
-    @property
-    def virtual_kind(self) -> str | None:
-        """Return "cpu" or "gpu" for virtual GPUs, or None if each replica has a GPU of its own."""
-        if None in self.physical:
-            return "cpu"
-        return "gpu" if self.shared else None
 
 
 @dataclass(frozen=True)
 class RankConfig:
     """The configuration of a rank, passed as JSON on its command line."""
 
-    rank: int  # among all replicas of all hosts
-    local_rank: int
     world_size: int
-    node: int  # index of the host
-    nodes: int
-    backend: str  # nccl or gloo
-    fallbacks: tuple[str, ...]  # why the backend is not NCCL although GPUs are used
     physical: tuple[int | None, ...]  # devices of this host
-    master: str  # host of the rendezvous store
-    port: int
-    timeout: float  # of a collective, in seconds
-    memory_limit: int | None  # MiB of a GPU for each replica
-    error_file: str
-    parent: int  # the process that started it
+    virtual_kind: str | None  # of these devices
+    rank: int = 0  # among all replicas of all hosts
+    local_rank: int = 0
+    node: int = 0  # index of the host
+    nodes: int = 1
+    backend: str = ""  # nccl or gloo
+    fallbacks: tuple[str, ...] = ()  # why the backend is not NCCL although GPUs are used
+    master: str = ""  # host of the rendezvous store
+    port: int = 0
+    timeout: float = 0.0  # of a collective, in seconds
+    error_file: str = ""
+    parent: int = 0  # the process that started it
+
+    @property
+    def devices(self) -> Devices:
+        """Return the devices of this host's replicas."""
+        return Devices(tuple(self.physical), self.virtual_kind)
 
 
 # Choices: pure functions -------------------------------------------------------------------------------------------
-
-
-def choose(options: dict[str, Any], visible: int, on_pci: int, simulated: bool) -> Devices | None:
-    """Return the devices of this host's replicas, or None if requested GPUs are missing.
-
-    Without a visible GPU the replicas run on the CPU; if the PCI bus has real GPUs, these are broken: None.
-    """
-    if not visible:
-        count = virtual_count(Options(**options), on_pci, simulated)
-        return Devices((None,) * count) if count else None
-    gpus = list(options["gpus"]) or list(range(options["num_gpus"] or visible))
-    if max(gpus) >= visible:
-        return None
-    count = options["virtual_gpus"] or len(gpus)
-    return Devices(tuple(gpus[replica % len(gpus)] for replica in range(count)))
 
 
 def choose_backend(kinds: list[str | None], nccl: bool) -> tuple[str, tuple[str, ...]]:
@@ -108,13 +74,6 @@ def choose_backend(kinds: list[str | None], nccl: bool) -> tuple[str, tuple[str,
     if not nccl:
         reasons.append("this PyTorch was built without NCCL")
     return ("gloo", tuple(reasons)) if reasons else ("nccl", ())
-
-
-def memory_limit(options: dict[str, Any], devices: Devices) -> int | None:
-    """Return the memory in MiB that each replica may allocate on its GPU, or None for no limit."""
-    if devices.virtual_kind == "cpu":
-        return None
-    return options["memory_limit"] or (MEMORY_LIMIT if devices.shared else None)
 
 
 def collective_timeout(time_limit: float) -> float:
@@ -170,7 +129,7 @@ class Cluster:
                 master, port, is_master=self.node == 0, wait_for_workers=False, timeout=timedelta(seconds=timeout)
             )
         except RuntimeError as error:
-            raise UnsupportedRequest(
+            raise Failed(
                 f"found no rendezvous at {master}:{port}: {error}; expected worker 0 to listen there and every other "
                 "worker to reach it; start the same run on every host, check firewalls, or choose a free port"
             ) from error
@@ -184,7 +143,7 @@ class Cluster:
             try:
                 replicas, kind = json.loads(self.store.get(f"gpuhost/node/{node}"))
             except RuntimeError as error:
-                raise UnsupportedRequest(
+                raise Failed(
                     f"worker {node} ({self.workers[node]}) did not join: {error}; start the same run on every host and "
                     "check that the hosts reach each other"
                 ) from error
@@ -222,14 +181,11 @@ class Cluster:
                 self.store.wait([f"gpuhost/left/{node}" for node in range(self.nodes)], timedelta(seconds=GRACE_PERIOD))
 
 
-def rank_configs(
-    request: dict[str, Any], devices: Devices, cluster: Cluster, nccl: bool, directory: str
-) -> list[RankConfig]:
+def rank_configs(options: Options, devices: Devices, cluster: Cluster, nccl: bool, directory: str) -> list[RankConfig]:
     """Return the configuration of each process of this host."""
     hosts = cluster.rendezvous(devices)
     backend, fallbacks = choose_backend([host["kind"] for host in hosts], nccl)
     first_rank = sum(host["replicas"] for host in hosts[: cluster.node])
-    options = request["options"]
     return [
         RankConfig(
             rank=first_rank + local,
@@ -240,10 +196,10 @@ def rank_configs(
             backend=backend,
             fallbacks=fallbacks,
             physical=devices.physical,
+            virtual_kind=devices.virtual_kind,
             master=cluster.master,
             port=cluster.port,
-            timeout=collective_timeout(options["time_limit"]),
-            memory_limit=memory_limit(options, devices),
+            timeout=collective_timeout(options.time_limit),
             error_file=os.path.join(directory, f"error-{first_rank + local}.json"),
             parent=os.getpid(),
         )
@@ -272,19 +228,17 @@ def rank_environment(config: RankConfig, processes: int, interface: str) -> dict
     return {**defaults, **os.environ, **variables}
 
 
-def start_ranks(
-    request: dict[str, Any], path: str, configs: list[RankConfig], interface: str
-) -> dict[int, subprocess.Popen[bytes]]:
+def start_ranks(events: Events, configs: list[RankConfig], interface: str) -> dict[int, subprocess.Popen[bytes]]:
     """Start the processes of the ranks, in this process group, and return them by rank.
 
     The first rank of a host inherits the descriptor for events.
     """
     return {
         config.rank: subprocess.Popen(
-            [sys.executable, os.path.abspath(sys.argv[0]), path, json.dumps(asdict(config))],
+            [sys.executable, *map(os.path.abspath, sys.argv[:2]), json.dumps(asdict(config))],
             stdin=subprocess.DEVNULL,
             env=rank_environment(config, len(configs), interface),
-            pass_fds=[request["events_fd"]] if config.local_rank == 0 else [],
+            pass_fds=[events.descriptor] if config.local_rank == 0 else [],
         )
         for config in configs
     }
@@ -332,57 +286,45 @@ def terminate(processes: list[subprocess.Popen[bytes]]) -> None:
                 process.wait(max(0.0, deadline - time.monotonic()))
 
 
-def launch(torch: Any, path: str, request: dict[str, Any], events: Events) -> str:
-    """Choose devices, start the ranks and wait for them; return why the run failed, or an empty string."""
-    from pytorch_replica import interface_to
+def launch(request: dict[str, Any], options: Options, events: Events) -> None:
+    """Choose devices, start the ranks and wait for them. Raises MissingGpus, Failed."""
+    import torch
+    from pytorch_replica import Run, interface_to
 
-    options = request["options"]
+    events.send("start", framework="pytorch", version=torch.__version__)
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = choose(options, visible, request["on_pci"], request["simulated"])
-    if devices is None:
-        events.send("missing_gpus", visible=visible)
-        return "missing"
-    cluster = Cluster(torch, request["cluster"], collective_timeout(options["time_limit"]))
+    if options.training == "data_parallel":
+        from data_parallel import DataParallel, refuse_virtual_gpus
+
+        refuse_virtual_gpus(devices)
+        config = RankConfig(len(devices.physical), devices.physical, devices.virtual_kind)
+        Run(torch, request["files"], options, config, events, DataParallel).execute()
+        return
+    cluster = Cluster(torch, request["cluster"], collective_timeout(options.time_limit))
     with tempfile.TemporaryDirectory(prefix="smoke_train-replicas-") as directory:
-        configs = rank_configs(request, devices, cluster, torch.distributed.is_nccl_available(), directory)
+        configs = rank_configs(options, devices, cluster, torch.distributed.is_nccl_available(), directory)
         others = [address(worker)[0] for node, worker in enumerate(cluster.workers) if node != cluster.node]
         interface = interface_to(others[0]) if others else "lo"
-        failure = wait_for_ranks(start_ranks(request, path, configs, interface), configs, cluster)
+        failure = wait_for_ranks(start_ranks(events, configs, interface), configs, cluster)
     if failure:
-        events.send("error", text=cluster.report_failure(failure))
+        failure = cluster.report_failure(failure)
     cluster.leave()
-    return failure
+    if failure:
+        raise Failed(failure)
 
 
 def main(arguments: list[str]) -> int:
     """Run the worker, or a rank if a configuration is given, and return the exit status."""
     path, *config = arguments
-    request = json.loads(Path(path).read_text())
-    if config:
-        from pytorch_replica import run_replica
+    if not config:
+        return run(path, launch)
+    from pytorch_replica import run_replica
 
-        rank_config = RankConfig(**json.loads(config[0]))
-        die_with_parent(rank_config.parent)
-        # Only the first replica of a host sends events.
-        return run_replica(request, rank_config, Events(None if rank_config.local_rank else request["events_fd"]))
-    events = Events(request["events_fd"])
-    try:
-        import torch
-
-        events.send("start", framework="pytorch", version=torch.__version__)
-        failure = launch(torch, path, request, events)
-    except UnsupportedRequest as refusal:
-        events.send("error", text=str(refusal))
-        return 1
-    except Exception as error:  # noqa: BLE001 - the top of the process
-        # The supervisor turns any exception into a failed check; the traceback goes to the log.
-        traceback.print_exc()
-        events.send("error", text=f"{type(error).__name__}: {error}"[-ERROR_CHARACTERS:])
-        return 1
-    if failure:
-        return 1
-    events.send("end")
-    return 0
+    request, rank_config = json.loads(Path(path).read_text()), RankConfig(**json.loads(config[0]))
+    die_with_parent(rank_config.parent)
+    # Only the first replica of a host sends events.
+    return run_replica(request, rank_config, Events(None if rank_config.local_rank else request["events_fd"]))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ import cuda_errors
 import gpu_counters
 import gpu_monitor
 import train_process
+import train_scaling
 import user_settings
 from train_checks import (
     Check,
@@ -47,10 +48,9 @@ from train_checks import (
     parse_nccl_log,
     trained_gpus,
 )
-from train_options import Options, for_worker, parse_arguments
+from train_options import Options, for_worker, parse_arguments, requested_gpus
 from train_process import Event, Outcome, Terminated
 
-STARTED = time.monotonic()
 HERE = Path(__file__).resolve().parent
 REMEDY_UNREAD = "run `nvidia-smi -q -x` and `nvidia-smi nvlink -e` and see what they print"
 REMEDY_GROWN = (
@@ -202,7 +202,7 @@ class Monitor:
     def stop(self, report: Report, visible: str | None) -> None:
         """Stop the recording and check that the GPUs that were trained on were active.
 
-        visible: the worker's CUDA_VISIBLE_DEVICES
+        visible: CUDA_VISIBLE_DEVICES as the supervisor has it
         """
         self.recorder.mark("after")
         report.monitor = self.recorder.stop()
@@ -306,6 +306,9 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
     outcome = Outcome()
     environment, report.ignored = worker_environment(directory)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
+    shown = requested_gpus(options, visible)
+    if shown is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = shown
     for setting in report.ignored:
         progress.message(f"ignored: {setting}")
     try:
@@ -321,7 +324,7 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
     with log.open(encoding="utf-8", errors="replace") as lines:
         logged = list(lines)
     report.nccl = parse_nccl_log(logged)
-    seconds = time.monotonic() - STARTED
+    seconds = time.monotonic() - report.started
     checks = evaluate(outcome, report.training, options, on_pci, seconds, report.nccl, visible is not None)
     printed = "\n".join([report.training.error or outcome.log_end, *(line for line in logged if "NCCL WARN" in line)])
     report.checks += [explained(item, printed) for item in checks]
@@ -339,7 +342,7 @@ def explained(item: Check, printed: str) -> Check:
 def execute(report: Report, directory: Path, stream: TextIO) -> None:
     """Prepare the data and train; errors become failed checks of the report, a signal an unknown one."""
     report.simulated = gpu_monitor.simulation_notes()
-    deadline = STARTED + report.options.time_limit
+    deadline = report.started + report.options.time_limit
     progress = Progress(stream, directory / "progress")
     try:
         dataset = prepare_data(report, deadline, progress.message)
@@ -350,14 +353,6 @@ def execute(report: Report, directory: Path, stream: TextIO) -> None:
 
 
 # Command line ------------------------------------------------------------------------------------------------------
-
-
-def write_evidence(result: dict[str, Any], options: Options) -> None:
-    """Write result.json and loss.csv to the job directory, if there is one."""
-    if options.job_dir:
-        (options.job_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-        rows = "".join(f"{step},{loss}\n" for step, loss in enumerate(result["loss"]["history"], start=1))
-        (options.job_dir / "loss.csv").write_text("step,loss\n" + rows)
 
 
 def summary(result: dict[str, Any]) -> str:
@@ -390,6 +385,18 @@ def job_directory(options: Options) -> Iterator[Path]:
             yield Path(directory)
 
 
+def train_once(options: Options, directory: Path) -> dict[str, Any]:
+    """Train and return the result, which is written to the job directory and summarised on standard error."""
+    report = Report(options, time.monotonic())
+    execute(report, directory, sys.stderr)
+    result = build_result(report, time.monotonic() - report.started)
+    (directory / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+    rows = "".join(f"{step},{loss}\n" for step, loss in enumerate(result["loss"]["history"], start=1))
+    (directory / "loss.csv").write_text("step,loss\n" + rows)
+    print(f"smoke_train: {summary(result)}", file=sys.stderr, flush=True)
+    return result
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     options = parse_arguments(arguments)
@@ -397,13 +404,13 @@ def main(arguments: Sequence[str]) -> int:
         os.environ.update(json.load(sys.stdin))
     train_process.ending_signals.install()
     with job_directory(options) as directory:
-        report = Report(options)
-        execute(report, directory, sys.stderr)
-        result = build_result(report, time.monotonic() - STARTED)
-        write_evidence(result, options)
+        if options.scaling:
+            on_pci, notes = gpu_monitor.count_pci_gpus(), gpu_monitor.simulation_notes()
+            result = train_scaling.measure(options, on_pci, notes, lambda chosen: train_once(chosen, directory))
+        else:
+            result = train_once(options, directory)
     print(json.dumps(result), flush=True)
-    print(f"smoke_train: {summary(result)}", file=sys.stderr, flush=True)
-    return 0 if result["status"] == "pass" else 1
+    return 0 if result["status"] in ("pass", "skip") else 1
 
 
 if __name__ == "__main__":

@@ -7,20 +7,18 @@ One host trains with MirroredStrategy, several with MultiWorkerMirroredStrategy 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cifar10
 from train_checks import WARM_UP_STEPS
-from train_options import MEMORY_LIMIT, virtual_count
 from train_process import Events
+from worker_base import Devices, choose, gradient_difference, local_batch, relative_difference, run
 
 LOSS_SCALE = 1024.0  # float16 gradients of a network this small underflow below about 6e-8
 AGREEMENT_BLOCKS = 1
@@ -31,112 +29,45 @@ GRADIENT_LEARNING_RATE = 1024.0
 COLLECTIVE_KEYS_PER_STRATEGY = 100000  # the spacing used by TensorFlow's own tests
 
 
-@dataclass(frozen=True)
-class Devices:
-    """The devices that the replicas of this host run on."""
-
-    names: tuple[str, ...]
-    details: tuple[dict[str, Any], ...]
-    virtual_kind: str | None
-
-
 # Devices -----------------------------------------------------------------------------------------------------------
 
 
-def requested_gpus(options: Any) -> list[int] | None:
-    """Return the indices of the requested GPUs among those that CUDA shows, or None for all."""
-    return list(options.gpus) or (list(range(options.num_gpus)) if options.num_gpus else None)
-
-
-def hide_other_gpus(options: Any) -> None:
-    """Hide the GPUs that were not requested from CUDA; must run before TensorFlow is imported.
-
-    tf.config.set_visible_devices does not serve: MirroredStrategy compares the number of logical devices with that of
-    all physical devices to decide whether it can use NCCL, and would take virtual GPUs for real ones.
-    """
-    requested = requested_gpus(options)
-    if requested is None:
-        return
-    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = variable.split(",") if variable else None
-    # A GPU that does not exist stays in the list: CUDA shows only those before it, so too few GPUs will be visible.
-    visible_names = [
-        str(index) if names is None else names[index] if index < len(names) else "-1" for index in requested
-    ]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible_names)
-
-
-def choose_devices(tf: Any, request: dict[str, Any], options: Any) -> Devices | int:
-    """Configure TensorFlow's devices; if requested GPUs are missing, return the number of visible GPUs instead."""
-    gpus, requested = tf.config.list_physical_devices("GPU"), requested_gpus(options)
-    if gpus:
-        if requested is not None and len(gpus) < len(requested):
-            return len(gpus)
-        return use_virtual_gpus(tf, gpus, options) if options.virtual_gpus else use_gpus(tf, gpus, options)
-    count = virtual_count(options, request["on_pci"], request["simulated"])
-    # MultiWorkerMirroredStrategy uses one CPU device of each worker, whatever their number.
-    return use_cpu(tf, 1 if request["cluster"] else count) if count else 0
-
-
-def use_cpu(tf: Any, count: int) -> Devices:
-    """Create `count` logical devices on the CPU."""
-    # A collective blocks one thread per replica: with fewer threads than replicas it would deadlock.
-    tf.config.threading.set_inter_op_parallelism_threads(max(2 * count, os.cpu_count() or 1))
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration() for _unused in range(count)]
-    )
-    names = tuple(f"CPU:{index}" for index in range(count))
-    return Devices(names, tuple(device_entry(name, "virtual: logical CPU device", "", None) for name in names), "cpu")
-
-
-def use_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
-    """Use one replica on each GPU."""
-    details = []
+def choose_devices(tf: Any, request: dict[str, Any], options: Any) -> Devices:
+    """Choose and configure TensorFlow's devices. Raises MissingGpus."""
+    gpus = tf.config.list_physical_devices("GPU")
+    devices = choose(options, len(gpus), request["on_pci"], request["simulated"])
+    if devices.virtual_kind == "cpu":
+        # MultiWorkerMirroredStrategy uses one CPU device of each worker, whatever their number.
+        devices = replace(devices, physical=devices.physical[:1]) if request["cluster"] else devices
+        count = len(devices.physical)
+        # A collective blocks one thread per replica: with fewer threads than replicas it would deadlock.
+        tf.config.threading.set_inter_op_parallelism_threads(max(2 * count, os.cpu_count() or 1))
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+        return devices
+    if options.virtual_gpus:
+        devices = replace(devices, virtual_kind="gpu")  # logical devices with a memory limit, even one on each GPU
+    limit = devices.memory_limit(options)
     for index, gpu in enumerate(gpus):
+        share = devices.physical.count(index)
         if options.memory_growth:
             tf.config.experimental.set_memory_growth(gpu, True)
-        if options.memory_limit:
-            limit = tf.config.LogicalDeviceConfiguration(memory_limit=options.memory_limit)
-            tf.config.set_logical_device_configuration(gpu, [limit])
-        details.append(device_entry(f"GPU:{index}", *gpu_details(tf, gpu), physical_index(options, index)))
-    return Devices(tuple(item["name"] for item in details), tuple(details), None)
-
-
-def use_virtual_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
-    """Spread logical devices over the GPUs as evenly as possible: 5 on 2 GPUs are 3 and 2."""
-    count, limit = options.virtual_gpus, options.memory_limit or MEMORY_LIMIT
-    details: list[dict[str, Any]] = []
-    for index, gpu in enumerate(gpus):
-        share = len(range(index, count, len(gpus)))
-        if share:
-            logical = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for _unused in range(share)]
+        if limit and share:
+            logical = [tf.config.LogicalDeviceConfiguration(memory_limit=limit)] * share
             tf.config.set_logical_device_configuration(gpu, logical)
-        model, capability = gpu_details(tf, gpu)
-        for _unused in range(share):
-            details.append(
-                device_entry(f"GPU:{len(details)}", f"virtual: {model}", capability, physical_index(options, index))
-            )
-    if count < len(gpus):
-        tf.config.set_visible_devices(list(gpus[:count]), "GPU")
-    return Devices(tuple(item["name"] for item in details), tuple(details), "gpu")
+    used = sorted(set(devices.physical))
+    if len(used) < len(gpus):
+        tf.config.set_visible_devices([gpus[index] for index in used], "GPU")
+    return devices
 
 
-def physical_index(options: Any, index: int) -> int:
-    """Return the index among the GPUs that CUDA shows to the supervisor of the GPU that TensorFlow numbers `index`."""
-    return (requested_gpus(options) or range(index + 1))[index]
-
-
-def gpu_details(tf: Any, gpu: Any) -> tuple[str, str]:
-    """Return a GPU's model and compute capability."""
-    details = tf.config.experimental.get_device_details(gpu)
+def describe(tf: Any, gpu: int | None) -> tuple[str, str]:
+    """Return the model and the compute capability of a GPU, or what the CPU is used as."""
+    if gpu is None:
+        return "logical CPU device", ""
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[gpu])
     capability = ".".join(str(part) for part in details.get("compute_capability", ()))
     return details.get("device_name", "unknown"), capability
-
-
-def device_entry(name: str, model: str, capability: str, physical: int | None) -> dict[str, Any]:
-    """Return a device as the event `devices` lists it."""
-    return {"name": name, "model": model, "compute_capability": capability, "physical": physical}
 
 
 # Strategy ----------------------------------------------------------------------------------------------------------
@@ -293,16 +224,35 @@ def make_step(tf: Any, strategy: Any, model: Any, optimizer: Any, batch_size: in
     return step
 
 
-def global_batch(options: Any, replicas: int) -> int:
-    """Round the batch size down to a multiple of the number of replicas: 64 on 3 GPUs becomes 63."""
-    return max(1, options.batch_size // replicas) * replicas
+def run_fit(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, report: Any) -> Any:
+    """Train with model.fit of Keras; return the model and the devices that hold its weights.
+
+    Not in a cluster: Keras 3 does not support MultiWorkerMirroredStrategy.
+    """
+
+    class Reporter(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            # Keras reports the mean since the last reset; with this reset, that of the batch.
+            (getattr(self.model, "reset_metrics", None) or self.model.reset_states)()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            report(batch + 1, float(logs["loss"]))
+
+    with strategy.scope():
+        model = build_model(tf, options.blocks)
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=tf.keras.optimizers.Adam(options.learning_rate), loss=loss)
+    batches = input_pipeline(tf, data, batch_size, options.seed)
+    model.fit(batches, steps_per_epoch=options.train_steps, epochs=1, verbose=0, callbacks=[Reporter()])
+    return model, [copy.device for copy in replica_copies(strategy, model.trainable_variables[0])]
 
 
-def run_custom(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, steps: int, report: Any) -> Any:
+def run_custom(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, report: Any) -> Any:
     """Train with Adam in a custom loop; return the model and the devices that computed the last step.
 
     `report` is called with each step and its loss.
     """
+    steps = options.train_steps
     with strategy.scope():
         model = build_model(tf, options.blocks)
         optimizer = tf.keras.optimizers.Adam(options.learning_rate)
@@ -360,15 +310,11 @@ def weights_disagreement(strategy: Any, model: Any, means: Sequence[Any] | None 
 
     Relative to the largest weight of its tensor. With `means`, the difference from these means of the cluster.
     """
-    import numpy as np
-
     worst = 0.0
     for number, variable in enumerate(model.trainable_variables):
         copies = [copy.numpy() for copy in replica_copies(strategy, variable)]
         base = copies[0] if means is None else means[number]
-        size = max(float(np.max(np.abs(copies[0]))), 1e-12)
-        differences = [float(np.max(np.abs(copy - base))) / size for copy in copies]
-        worst = max([worst, *differences], key=lambda value: math.inf if math.isnan(value) else value)
+        worst = max([worst, *(relative_difference(base, copy) for copy in copies)])
     return worst
 
 
@@ -387,14 +333,16 @@ def cluster_result(tf: Any, strategy: Any, model: Any, devices: Sequence[str]) -
 # Phases ------------------------------------------------------------------------------------------------------------
 
 
-def train(tf: Any, strategy: Any, data: Any, options: Any, events: Events, cluster: bool, loop: Any) -> None:
+def train(tf: Any, strategy: Any, data: Any, options: Any, events: Events, cluster: bool) -> None:
     """Run the training that is checked and send its result."""
-    batch_size = global_batch(options, strategy.num_replicas_in_sync)
+    replicas = strategy.num_replicas_in_sync
+    batch_size = local_batch(options, replicas) * replicas
 
     def report(step: int, loss: float) -> None:
         events.step("train", step, options.train_steps, loss)
 
-    model, devices = loop(tf, strategy, data, options, batch_size, options.train_steps, report)
+    loop = run_fit if options.training == "fit" else run_custom
+    model, devices = loop(tf, strategy, data, options, batch_size, report)
     if cluster:
         replicas, disagreement = cluster_result(tf, strategy, model, devices)
     else:
@@ -423,7 +371,7 @@ def agreement(tf: Any, strategy: Any, names: Sequence[str], data: Any, options: 
 
     tf.keras.mixed_precision.set_global_policy("float32")
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    steps, batch_size = options.agreement_steps, global_batch(options, len(names))
+    steps, batch_size = options.agreement_steps, local_batch(options, len(names)) * len(names)
     chosen = np.arange(steps * batch_size) % len(data[1])
     images, labels = np.asarray(data[0][chosen], np.float32) / 127.5 - 1.0, data[1][chosen]
     losses: list[list[float]] = []
@@ -459,24 +407,8 @@ def agreement(tf: Any, strategy: Any, names: Sequence[str], data: Any, options: 
             events.step("agreement", len(losses) * steps + len(history), 2 * steps, history[-1])
         losses.append(history)
         replicas.append(len(set(devices_of(current, parts))))
-    events.send("agreement", replicas=replicas, losses=losses, gradients_differ=gradient_difference(*gradients))
-
-
-def gradient_difference(one: Sequence[Any], many: Sequence[Any]) -> float:
-    """Return the largest difference of a weight's gradient between one replica and any of many.
-
-    Relative to the gradient of one replica, as Euclidean norms. A percent too much in one of N replicas changes it by
-    about 1/N percent, but the losses hardly. Infinity for a weight without a gradient.
-    """
-    import numpy as np
-
-    worst = 0.0
-    for (alone,), copies in zip(one, many):  # noqa: B905
-        size = float(np.linalg.norm(alone))
-        for copy in copies:
-            difference = float(np.linalg.norm(copy - alone)) / size if size else math.inf
-            worst = max(worst, difference, key=lambda value: math.inf if math.isnan(value) else value)
-    return worst
+    difference = gradient_difference([copies[0] for copies in gradients[0]], gradients[1])
+    events.send("agreement", replicas=replicas, losses=losses, gradients_differ=difference)
 
 
 def split_batch(tf: Any, strategy: Any, images: Any, labels: Any) -> tuple[Any, Any]:
@@ -493,34 +425,26 @@ def split_batch(tf: Any, strategy: Any, images: Any, labels: Any) -> tuple[Any, 
     return part(images), part(labels)
 
 
-def execute(request: dict[str, Any], events: Events, loop: Any) -> int:
-    """Run all phases; return 0, or 1 if requested GPUs are missing."""
-    options = SimpleNamespace(**request["options"])
-    hide_other_gpus(options)
+def execute(request: dict[str, Any], options: Any, events: Events) -> None:
+    """Run all phases. Raises MissingGpus."""
     import tensorflow as tf
 
     events.send("start", framework="tensorflow", version=tf.__version__)
     if options.log_device_placement:
         tf.debugging.set_log_device_placement(True)
     devices = choose_devices(tf, request, options)
-    if isinstance(devices, int):
-        events.send("missing_gpus", visible=devices)
-        return 1
-    kind = devices.virtual_kind
-    events.send("devices", devices=devices.details, virtual=kind is not None, virtual_kind=kind)
+    events.send("devices", **devices.event(options, lambda gpu: describe(tf, gpu)))
     data = load(request["files"])
     tf.keras.utils.set_random_seed(options.seed)
     if options.mixed_precision:
         tf.keras.mixed_precision.set_global_policy("mixed_float16")
     if request["cluster"]:
-        train(tf, cluster_strategy(tf, request, devices, events), data, options, events, True, loop)
-    else:
-        strategy = local_strategy(tf, devices, events)
-        train(tf, strategy, data, options, events, False, loop)
-        if options.agreement_steps and len(devices.names) > 1:
-            agreement(tf, strategy, devices.names, data, options, events)
-    events.send("end")
-    return 0
+        train(tf, cluster_strategy(tf, request, devices, events), data, options, events, True)
+        return
+    strategy = local_strategy(tf, devices, events)
+    train(tf, strategy, data, options, events, False)
+    if options.agreement_steps and len(devices.names) > 1:
+        agreement(tf, strategy, devices.names, data, options, events)
 
 
 def error_text(error: Exception) -> str:
@@ -530,18 +454,9 @@ def error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(lines)[:1000]}"
 
 
-def main(request_path: str, loop: Any = None) -> int:
-    """Run the request in the given file and return the exit status; an exception is also sent as an event.
-
-    loop: replaces run_custom.
-    """
-    request = json.loads(Path(request_path).read_text())
-    events = Events(request["events_fd"])
-    try:
-        return execute(request, events, loop or run_custom)
-    except Exception as error:
-        events.send("error", text=error_text(error))
-        raise
+def main(path: str) -> int:
+    """Run the request in the given file and return the exit status."""
+    return run(path, execute, error_text)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ class Report:
     """What is known so far; becomes the result at the end, however far the run got."""
 
     options: Options
+    started: float = 0.0  # on time.monotonic()
     checks: list[Check] = field(default_factory=list)
     training: Training = field(default_factory=Training)
     data: dict[str, Any] = field(default_factory=dict)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+# Training -> the only framework that has it; the default is a custom loop, or DistributedDataParallel.
+TRAININGS = {"default": "", "fit": "tensorflow", "data_parallel": "pytorch"}
 FRAMEWORKS = {"tensorflow": "tensorflow", "pytorch": "torch"}  # framework -> its Python package
 MEMORY_LIMIT = 2048  # default in MiB for each virtual GPU; several of them share one GPU's memory
 DESCRIPTION = "Train a small ResNet on CIFAR-10 on all GPUs of one or several hosts and check the results."
@@ -23,6 +25,20 @@ Options = argparse.Namespace  # named after the options, of the types that the p
 def for_worker(options: Options) -> dict[str, Any]:
     """Return the options as JSON types, for the worker's request."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+
+
+def requested_gpus(options: Options, visible: str | None) -> str | None:
+    """Return CUDA_VISIBLE_DEVICES for the worker: the requested GPUs of those that `visible` shows; None for all.
+
+    Set before the worker starts: with tf.config.set_visible_devices, MirroredStrategy would compare the number of
+    logical devices with that of all physical devices to decide whether it can use NCCL, and take virtual GPUs for real.
+    """
+    requested = list(options.gpus) or list(range(options.num_gpus or 0))
+    if not requested:
+        return visible
+    names = visible.split(",") if visible else None
+    # A GPU that does not exist stays in the list: CUDA shows only those before it, so too few GPUs will be visible.
+    return ",".join(str(at) if names is None else names[at] if at < len(names) else "-1" for at in requested)
 
 
 def virtual_count(options: Options, on_pci: int, simulated: bool) -> int:
@@ -142,6 +158,7 @@ def add_training(add: Callable[..., Any]) -> None:
         help="residual blocks per stage; 3 is ResNet-20 (the default)",
     )
     add("--learning-rate", type=at_least(0, float), default=0.001, help="learning rate of Adam (default: %(default)s)")
+    add("--training", choices=tuple(TRAININGS), default="default", help="model.fit of Keras, or PyTorch's DataParallel")
     add("--mixed-precision", action="store_true", help="compute in float16, keep weights in float32")
     add("--log-device-placement", action="store_true", help="log the device of each operation")
     add("--seed", type=int, default=1, help="seed of weights, batches and simulated data (default: %(default)s)")
@@ -156,6 +173,12 @@ def add_training(add: Callable[..., Any]) -> None:
 
 def add_checks(add: Callable[..., Any]) -> None:
     """Add the options of checks and measurements."""
+    add(
+        "--scaling",
+        type=at_least(2),
+        metavar="N",
+        help="measure images per second on 1, 2, 4, ... and all GPUs instead, in N timed steps on each number",
+    )
     add(
         "--loss-margin",
         type=at_least(0, float),
@@ -210,6 +233,8 @@ def default_framework() -> str:
 def device_problems(options: Options) -> list[str]:
     """Return the problems of the options that select devices."""
     problems = []
+    if TRAININGS[options.training] not in ("", options.framework):
+        problems.append(f"--training {options.training} is for {TRAININGS[options.training]}")
     named = ",".join(map(str, options.gpus))
     if len(set(options.gpus)) != len(options.gpus):
         problems.append(f"--gpus {named} names a GPU twice")
@@ -229,7 +254,7 @@ def cluster_problems(options: Options) -> list[str]:
     workers, index = options.cluster_workers, options.cluster_index
     if not workers:
         return [] if index is None else ["--cluster-index needs --cluster-workers"]
-    problems = []
+    problems = [] if options.training == "default" else [f"--training {options.training} is for a single host"]
     if len(workers) < 2:
         problems.append(f"--cluster-workers names {len(workers)} worker, expected two or more")
     if len(set(workers)) != len(workers):

@@ -22,7 +22,6 @@ import train_options
 import train_process
 
 FILES = Path(train_checks.__file__).parent
-BENCHMARKS = FILES.parents[1] / "gpu_benchmark/files"
 TIMEOUT = 240  # seconds, for a busy machine; a run takes about ten
 RECORD_BYTES = 3073
 # Settings that the criteria must fit: those of the demo's hosts, and the defaults.
@@ -61,8 +60,7 @@ def shuffled(dataset: Sequence[str], directory: Path) -> list[str]:
 class Worker:
     """A worker as the supervisor runs it, in its own session; `patch` is code that runs in every process of it.
 
-    module: another program that trains. In the patch, `worker` is the module that trains, and `rank` is the replica of
-    PyTorch's process.
+    In the patch, `worker` is the module that trains, and `rank` is the replica of PyTorch's process.
     """
 
     def __init__(
@@ -74,17 +72,15 @@ class Worker:
         patch: str = "",
         cluster: Any = None,
         small: Sequence[str] = SMALL,
-        module: str = "",
     ) -> None:
-        module = module or f"{framework}_worker"
-        script = (FILES if module == f"{framework}_worker" else BENCHMARKS) / f"{module}.py"
+        script = FILES / f"{framework}_worker.py"
         if patch:
-            trains = "pytorch_replica" if module == "pytorch_worker" else module
-            arguments_of_main = "sys.argv[1:]" if module == "pytorch_worker" else "sys.argv[1]"
+            trains = {"tensorflow": "tensorflow_worker", "pytorch": "pytorch_replica"}[framework]
+            asked = {"tensorflow": "sys.argv[1]", "pytorch": "sys.argv[1:]"}[framework]
             script = directory / "patched_worker.py"
             script.write_text(
-                f"import os, sys\nimport {module}\nimport {trains} as worker\n"
-                f"rank = int(os.environ.get('RANK', -1))\n{patch}\nsys.exit({module}.main({arguments_of_main}))\n"
+                f"import os, sys\nimport {framework}_worker\nimport {trains} as worker\n"
+                f"rank = int(os.environ.get('RANK', -1))\n{patch}\nsys.exit({framework}_worker.main({asked}))\n"
             )
         self.options = train_options.parse_arguments(["--framework", framework, *small, *arguments])
         reading, writing = os.pipe()
@@ -106,7 +102,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=log_stream,
                 stderr=log_stream,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": f"{FILES}:{BENCHMARKS}"},
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(FILES)},
                 pass_fds=[writing],
                 start_new_session=True,
             )

@@ -1,22 +1,18 @@
-"""pytorch_worker.py and pytorch_replica.py: their choices, and their training if there is a Python with PyTorch.
+"""pytorch_worker.py and pytorch_replica.py: their choices, and what is theirs in training, if a Python has PyTorch.
 
 The training runs on the CPU with gloo: several processes of one host, and two "hosts" on localhost.
 """
 
-import math
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import pytorch_replica
 import pytorch_worker
-import train_options
-from pytorch_worker import Devices
-from real_workers import LEARNING, TIMEOUT, Worker, free_port, listen_to_all, needs, shuffled, start_cluster
+from real_workers import TIMEOUT, Worker, free_port, listen_to_all, needs, start_cluster
 
 real = needs("pytorch")
 
@@ -26,46 +22,7 @@ def framework() -> str:
     return "pytorch"
 
 
-def options(*arguments: str) -> dict[str, Any]:
-    return train_options.for_worker(train_options.parse_arguments(["--framework", "pytorch", *arguments]))
-
-
 # Choices -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "visible", "on_pci", "simulated", "physical"),
-    [
-        ([], 8, 8, False, tuple(range(8))),
-        (["--num-gpus", "2"], 8, 8, False, (0, 1)),
-        (["--gpus", "5,2"], 8, 8, False, (5, 2)),
-        (["--gpus", "5,8"], 8, 8, False, None),
-        (["--num-gpus", "9"], 8, 8, False, None),
-        (["--virtual-gpus", "4"], 1, 1, False, (0, 0, 0, 0)),
-        (["--virtual-gpus", "3", "--gpus", "1,3"], 4, 4, False, (1, 3, 1)),
-        ([], 0, 0, False, (None, None)),
-        ([], 0, 4, True, (None,) * 4),
-        ([], 0, 4, False, None),
-        (["--num-gpus", "3"], 0, 4, True, (None,) * 3),
-        (["--virtual-gpus", "3"], 0, 4, False, (None,) * 3),
-        (["--virtual-gpus", "0"], 0, 0, False, None),
-        (["--virtual-gpus", "0"], 2, 2, False, (0, 1)),
-    ],
-    ids=["all", "two", "these", "one of these is missing", "too many", "four on one", "three on two", "no GPU",
-         "simulated GPUs", "broken GPUs", "three of simulated", "virtual by wish", "never virtual", "never, real"],
-)  # fmt: skip
-def test_devices(
-    arguments: list[str], visible: int, on_pci: int, simulated: bool, physical: tuple[int | None, ...] | None
-) -> None:
-    found = pytorch_worker.choose(options(*arguments), visible, on_pci, simulated)
-    assert (found and found.physical) == physical
-
-
-@pytest.mark.parametrize(
-    ("physical", "kind"), [((0, 1), None), ((0,), None), ((0, 1, 0), "gpu"), ((None,), "cpu"), ((None, None), "cpu")]
-)
-def test_virtual_kind_of_devices(physical: tuple[int | None, ...], kind: str | None) -> None:
-    assert Devices(physical).virtual_kind == kind
 
 
 @pytest.mark.parametrize(
@@ -86,20 +43,6 @@ def test_gloo_on_gpus_has_a_reason(kinds: list[str | None], nccl: bool, backend:
     assert chosen == backend
     assert bool(fallbacks) == bool(reason)
     assert reason in "; ".join(fallbacks)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "physical", "limit"),
-    [
-        ([], (0, 1), None),
-        (["--memory-limit", "700"], (0, 1), 700),
-        ([], (0, 0), train_options.MEMORY_LIMIT),
-        (["--memory-limit", "700"], (0, 0), 700),
-        (["--memory-limit", "700"], (None, None), None),
-    ],
-)
-def test_memory_limits(arguments: list[str], physical: tuple[int | None, ...], limit: int | None) -> None:
-    assert pytorch_worker.memory_limit(options(*arguments), Devices(physical)) == limit
 
 
 def errors(**moments: float) -> dict[int, dict[str, Any]]:
@@ -135,86 +78,11 @@ def test_lost_peer_is_reported_before_the_time_limit(limit: float) -> None:
 # Training ----------------------------------------------------------------------------------------------------------
 
 
-def relative(losses: Sequence[Sequence[float]]) -> float:
-    return max(abs(one - many) / abs(one) for one, many in zip(*losses, strict=True))
-
-
-@real
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_replicas_train_together_on_the_cpu(start: Callable[..., Worker], replicas: int) -> None:
-    worker = start("--virtual-gpus", str(replicas), "--agreement-steps", "4")
-    assert worker.listen() == 0, worker.log.read_text()[-3000:]
-    kinds = list(dict.fromkeys(event["event"] for event in worker.events))
-    expected = ["start", "devices", "all_reduce", "step", "trained", "agreement", "end"]
-    assert kinds == [kind for kind in expected if replicas > 1 or kind != "agreement"]
-    devices = worker.the("devices")
-    assert (devices["virtual"], devices["virtual_kind"]) == (True, "cpu")
-    assert [device["physical"] for device in devices["devices"]] == [None] * replicas
-    reduced = worker.the("all_reduce")
-    assert reduced["values"] == [replicas * (replicas + 1) / 2] * replicas
-    assert (reduced["implementation"], reduced["fallbacks"]) == ("gloo", [])
-    trained = worker.the("trained")
-    assert (trained["replicas"], trained["batch_size"]) == (replicas, 32)
-    assert trained["weights_disagreement"] <= 1e-6
-    assert [item["device"] for item in trained["ran"]] == ["cpu"] * replicas
-    assert len({item["process"] for item in trained["ran"]}) == replicas
-    history = worker.losses("train")
-    assert len(history) == 12
-    assert sum(history[-3:]) < 0.95 * sum(history[:3])
-    if replicas > 1:
-        agreement = worker.the("agreement")
-        assert agreement["replicas"] == [1, replicas]
-        assert relative(agreement["losses"]) < 2e-5
-        assert agreement["gradients_differ"] < 2e-5
-    assert worker.processes() == []
-
-
 @real
 def test_missing_gradient_sum_is_detected(start: Callable[..., Worker]) -> None:
     worker = start("--virtual-gpus", "2", patch="worker.Distributed.wrap = lambda self, model, alone: model")
     assert worker.listen() == 0
     assert {"replicas-agree", "same-as-one-replica"} <= worker.failed()
-
-
-@real
-def test_gradient_wrong_by_a_percent_in_one_of_four_replicas_fails(start: Callable[..., Worker]) -> None:
-    patch = (
-        "wrap = worker.Distributed.wrap\n"
-        "def wrong(self, model, alone):\n"
-        "    for weight in model.parameters() if rank == 3 else ():\n"
-        "        weight.register_hook(lambda gradient: gradient * 1.01)\n"
-        "    return wrap(self, model, alone)\n"
-        "worker.Distributed.wrap = wrong"
-    )
-    worker = start("--virtual-gpus", "4", patch=patch)
-    assert worker.listen() == 0
-    assert "same-as-one-replica" in worker.failed()
-
-
-@real
-@pytest.mark.parametrize("small", LEARNING)
-def test_shuffled_labels_fail(
-    start: Callable[..., Worker], dataset: list[str], tmp_path: Path, small: list[str]
-) -> None:
-    settings = ("--virtual-gpus", "2", "--agreement-steps", "0")
-    worker = start(*settings, small=small, data=shuffled(dataset, tmp_path))
-    assert worker.listen() == 0
-    assert worker.failed() == {"loss-falls"}
-
-
-@real
-def test_nan_in_one_replica_is_detected(start: Callable[..., Worker]) -> None:
-    damage = (
-        "whole = worker.Distributed.weights_disagreement\n"
-        "def damaged(self, model):\n"
-        "    if rank == 1:\n"
-        "        next(model.parameters()).data[0] = float('nan')\n"
-        "    return whole(self, model)\n"
-        "worker.Distributed.weights_disagreement = damaged"
-    )
-    worker = start("--virtual-gpus", "2", "--agreement-steps", "0", patch=damage)
-    assert worker.listen() == 0
-    assert math.isinf(worker.the("trained")["weights_disagreement"])
 
 
 @real
@@ -275,13 +143,6 @@ def test_mixed_precision_on_the_cpu_is_bfloat16(start: Callable[..., Worker]) ->
     assert "bfloat16 instead of float16" in log
     placed = [line for line in log.splitlines() if line.startswith("replica 0: ") and line.endswith(" on cpu")]
     assert len(placed) == 29  # 9 convolutions with a normalisation of two parameters each, and the last layer's two
-
-
-@real
-def test_missing_gpus_are_reported_before_training(start: Callable[..., Worker]) -> None:
-    worker = start("--virtual-gpus", "0")
-    assert worker.listen() == 1
-    assert [item["event"] for item in worker.events] == ["start", "missing_gpus"]
 
 
 # Several hosts -----------------------------------------------------------------------------------------------------

@@ -460,9 +460,12 @@ def test_failed_recording_leaves_gpu_activity_unknown(train: Callable[..., Run],
 
 
 def test_worker_orders_gpus_like_nvidia_smi(train: Callable[..., Run], tmp_path: Path) -> None:
-    body = f"open({str(tmp_path / 'order')!r}, 'w').write(os.environ['CUDA_DEVICE_ORDER']); {GOOD}"
-    assert train(body, environment={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}).status == 0
-    assert (tmp_path / "order").read_text() == "PCI_BUS_ID"
+    """And sees those alone that it trains on."""
+    shown = "os.environ['CUDA_DEVICE_ORDER'] + ' ' + os.environ['CUDA_VISIBLE_DEVICES']"
+    body = f"open({str(tmp_path / 'order')!r}, 'w').write({shown}); {GOOD}"
+    users = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": "2,5,7"}
+    assert train(body, "--gpus", "2,0", environment=users).status == 0
+    assert (tmp_path / "order").read_text() == "PCI_BUS_ID 7,2"
 
 
 def test_the_worker_gets_no_proxy_and_the_rest_of_the_environment(train: Callable[..., Run]) -> None:
@@ -484,7 +487,6 @@ def test_the_worker_gets_no_proxy_and_the_rest_of_the_environment(train: Callabl
 def test_stalled_data_end_at_the_time_limit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(smoke_train, "STARTED", time.monotonic())
     monkeypatch.setattr(smoke_train.cifar10, "prepare", lambda *_: time.sleep(30))
     arguments = ["--framework", "tensorflow", "--time-limit", "1", "--job-dir", str(tmp_path)]
     before = {number: signal.getsignal(number) for number in train_process.ENDING_SIGNALS}

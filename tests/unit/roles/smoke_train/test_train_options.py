@@ -48,6 +48,17 @@ def test_bad_usage_exits_2_with_nothing_on_stdout(arguments: list[str], capsys: 
         pytest.param(["--gpus", "0,0"], ["--gpus 0,0 names a GPU twice"], id="twice"),
         pytest.param(["--memory-limit", "1", "--memory-growth"], ["mutually exclusive"], id="memory"),
         pytest.param(["--memory-growth", "--virtual-gpus", "2"], ["fixed memory"], id="growth of virtual GPUs"),
+        pytest.param(
+            ["--training", "fit", "--framework", "pytorch"], ["--training fit is for tensorflow"], id="fit of PyTorch"
+        ),
+        pytest.param(
+            ["--training", "data_parallel", "--framework", "tensorflow"],
+            ["--training data_parallel is for pytorch"],
+            id="DataParallel of TensorFlow",
+        ),
+        pytest.param(
+            ["--training", "fit", "--framework", "tensorflow", *CLUSTER], ["for a single host"], id="fit in a cluster"
+        ),
         pytest.param(["--cluster-index", "0"], ["needs --cluster-workers"], id="index alone"),
         pytest.param(["--cluster-workers", "a:1,b:1"], ["needs --cluster-index"], id="workers alone"),
         pytest.param(["--cluster-workers", "a:1", "--cluster-index", "0"], ["names 1 worker"], id="one worker"),
@@ -83,6 +94,22 @@ def test_contradicting_options_are_all_reported(
 )
 def test_valid_combinations(arguments: list[str]) -> None:
     assert train_options.parse_arguments(arguments) is not None
+
+
+@pytest.mark.parametrize(
+    ("visible", "arguments", "expected"),
+    [
+        pytest.param(None, [], None, id="all"),
+        pytest.param(None, ["--num-gpus", "2"], "0,1", id="the first"),
+        pytest.param(None, ["--gpus", "0,2"], "0,2", id="named"),
+        pytest.param("3,5,7", ["--gpus", "0,2"], "3,7", id="named among those visible"),
+        pytest.param("GPU-a,GPU-b", ["--num-gpus", "1"], "GPU-a", id="by UUID"),
+        pytest.param("3", ["--gpus", "0,1"], "3,-1", id="more than are visible"),
+        pytest.param("3", [], "3", id="all visible"),
+    ],
+)
+def test_other_gpus_are_hidden_from_the_worker(visible: str | None, arguments: list[str], expected: str | None) -> None:
+    assert train_options.requested_gpus(train_options.parse_arguments(arguments), visible) == expected
 
 
 def test_request_has_every_option_as_json_types() -> None:

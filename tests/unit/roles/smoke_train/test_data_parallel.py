@@ -1,13 +1,14 @@
-"""data_parallel_worker.py: what it refuses, and its training on simulated GPUs if there is a Python with PyTorch."""
+"""data_parallel.py: what it refuses, and its training on simulated GPUs if there is a Python with PyTorch."""
 
 from collections.abc import Callable
 
-import data_parallel_worker
+import data_parallel
 import pytest
-from pytorch_worker import Devices, UnsupportedRequest
 from real_workers import Worker, needs
+from worker_base import Devices, Failed
 
 real = needs("pytorch")
+TRAINING = ("--training", "data_parallel")
 
 
 @pytest.fixture
@@ -15,18 +16,16 @@ def framework() -> str:
     return "pytorch"
 
 
-@pytest.mark.parametrize("physical", [(None, None), (0, 0)], ids=["CPU", "shared GPU"])
-def test_each_replica_needs_a_gpu(physical: tuple[int | None, ...]) -> None:
-    with pytest.raises(
-        UnsupportedRequest, match=r"found .*, expected one or more GPUs.*gpu_benchmark_training=default"
-    ):
-        data_parallel_worker.refuse_virtual_gpus(Devices(physical))
-    data_parallel_worker.refuse_virtual_gpus(Devices((0, 1)))
+@pytest.mark.parametrize("devices", [Devices((None, None), "cpu"), Devices((0, 0), "gpu")], ids=["CPU", "shared GPU"])
+def test_each_replica_needs_a_gpu(devices: Devices) -> None:
+    with pytest.raises(Failed, match=r"found .*, expected one or more GPUs.*gpu_benchmark_training=default"):
+        data_parallel.refuse_virtual_gpus(devices)
+    data_parallel.refuse_virtual_gpus(Devices((0, 1), None))
 
 
 @real
 def test_without_a_gpu_the_refusal_is_reported(start: Callable[..., Worker]) -> None:
-    worker = start(module="data_parallel_worker")
+    worker = start(*TRAINING)
     assert worker.listen() == 1
     assert [item["event"] for item in worker.events] == ["start", "error"]
     assert "found no GPU that PyTorch sees" in worker.the("error")["text"]
@@ -79,13 +78,14 @@ torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(
     name="simulated GPU", major=9, minor=0, total_memory=2**34
 )
 torch.cuda.set_per_process_memory_fraction = lambda share, device: print("share", share, device)
-worker.pytorch_replica.device_of = device_of
+import data_parallel
+data_parallel.device_of = device_of
 """
 
 
 @real
 def test_data_parallel_on_simulated_gpus(start: Callable[..., Worker]) -> None:
-    worker = start("--memory-limit", "4096", module="data_parallel_worker", patch=SIMULATED_GPUS)
+    worker = start("--memory-limit", "4096", *TRAINING, patch=SIMULATED_GPUS)
     assert worker.listen() == 0, worker.log.read_text()[-3000:]
     devices = worker.the("devices")
     assert (devices["virtual"], [device["physical"] for device in devices["devices"]]) == (False, [0, 1])
@@ -105,6 +105,6 @@ def test_data_parallel_on_simulated_gpus(start: Callable[..., Worker]) -> None:
 @real
 def test_damaged_copy_of_data_parallel_is_detected(start: Callable[..., Worker]) -> None:
     patch = SIMULATED_GPUS + "torch.nn.parallel.replicate = damaged\n"
-    worker = start("--agreement-steps", "0", module="data_parallel_worker", patch=patch)
+    worker = start("--agreement-steps", "0", *TRAINING, patch=patch)
     assert worker.listen() == 0
     assert worker.the("trained")["weights_disagreement"] > 0.1
