@@ -1,6 +1,7 @@
 """Provide CIFAR-10 in its binary format, real or simulated, for smoke_train.py.
 
-Runs on the managed host with the environment's Python; standard library only. A record is one label byte and 3072 bytes
+A worker (protocol: train_process.py), so that a server that stalls is ended at the time limit. Runs on the managed host
+with the environment's Python; standard library only. A record is one label byte and 3072 bytes
 of pixels (32 x 32, red plane first). The real archive is downloaded (interrupted transfers are resumed), verified
 against its published checksums and unpacked. If it is unavailable, a generated set can replace it: the same format,
 with "simulated" in its directory name, its file names and the description that becomes part of the result.
@@ -19,9 +20,15 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import worker_base
+from train_options import Options
+from train_process import Events
 
 IMAGE_BYTES = 3 * 32 * 32
 RECORD_BYTES = 1 + IMAGE_BYTES
@@ -198,7 +205,7 @@ def unpacked_problems(data_dir: Path, archive: Archive) -> list[str]:
     return problems
 
 
-def download(url: str, target: Path, archive: Archive) -> None:
+def download(url: str, target: Path, archive: Archive, say: Callable[[str], None]) -> None:
     """Download the archive to `target`, resuming `target`.part; its checksums are verified before the rename.
 
     Raises ArchiveUnavailable if it cannot be downloaded, DataError if the content is not the published one.
@@ -212,7 +219,7 @@ def download(url: str, target: Path, archive: Archive) -> None:
         if before >= archive.size:
             break
         try:
-            fetch_remaining(url, part, archive)
+            fetch_remaining(url, part, archive, say)
             server_answered = True
         except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
@@ -231,7 +238,7 @@ def download(url: str, target: Path, archive: Archive) -> None:
     part.replace(target)
 
 
-def fetch_remaining(url: str, part: Path, archive: Archive) -> None:
+def fetch_remaining(url: str, part: Path, archive: Archive, say: Callable[[str], None]) -> None:
     """Fetch what `part` lacks, or everything if the server does not support ranges; raises DataError."""
     offset = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={offset}-"} if offset else {})
@@ -249,7 +256,7 @@ def fetch_remaining(url: str, part: Path, archive: Archive) -> None:
                 stream.write(block)
                 if time.monotonic() >= next_report:
                     next_report = time.monotonic() + 5
-                    print(f"smoke_train: {stream.tell()} of {archive.size} bytes of {archive.name}", file=sys.stderr)
+                    say(f"{stream.tell()} of {archive.size} bytes of {archive.name}")
 
 
 def check_archive(path: Path, archive: Archive, origin: str) -> None:
@@ -279,7 +286,9 @@ def unpack(path: Path, data_dir: Path, archive: Archive) -> None:
         raise DataError(f"{path}: " + "; ".join(problems) + ". Delete it and run again")
 
 
-def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIVE) -> Dataset:
+def real_dataset(
+    data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIVE, say: Callable[[str], None] = print
+) -> Dataset:
     """Return the published data: from unpacked files, else from an archive in `data_dir`, else downloaded.
 
     Raises ArchiveUnavailable or DataError.
@@ -292,7 +301,7 @@ def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIV
             check_archive(path, archive, str(path))
         else:
             origin = mirror_url or URL
-            download(origin, path, archive)
+            download(origin, path, archive, say)
         unpack(path, data_dir, archive)
     files = tuple(data_dir / archive.directory / name for name in archive.members if name != TEST_FILE)
     records = sum(path.stat().st_size for path in files) // RECORD_BYTES
@@ -300,14 +309,34 @@ def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIV
 
 
 def prepare(
-    data_dir: Path, kind: str, mirror_url: str = "", seed: int = 1, records: int = SIMULATED_PER_FILE
+    data_dir: Path,
+    kind: str,
+    mirror_url: str = "",
+    seed: int = 1,
+    records: int = SIMULATED_PER_FILE,
+    say: Callable[[str], None] = print,
 ) -> tuple[Dataset, str]:
-    """Return the requested data, and a note if `auto` had to use simulated data, with the reason."""
+    """Return the requested data, and a note if `auto` had to use simulated data, with the reason.
+
+    say: is told how far a download is.
+    """
     if kind == "simulated":
         return write_simulated(data_dir, seed, records), ""
     try:
-        return real_dataset(data_dir, mirror_url), ""
+        return real_dataset(data_dir, mirror_url, say=say), ""
     except ArchiveUnavailable as error:
         if kind == "real":
             raise
         return write_simulated(data_dir, seed, records), f"the real data are unavailable: {error}"
+
+
+def send(_request: dict[str, Any], options: Options, events: Events) -> None:
+    """Prepare the requested data and send the event `data`."""
+    how = {"say": lambda text: events.send("progress", text=text)}
+    dataset, note = prepare(Path(options.data_dir), options.data, options.mirror_url, options.seed, **how)
+    files = [str(path.resolve()) for path in dataset.files]
+    events.send("data", **dict(vars(dataset), files=files, note=note))
+
+
+if __name__ == "__main__":
+    sys.exit(worker_base.run(sys.argv[1], send, str))

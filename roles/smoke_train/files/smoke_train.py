@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/state"))
 sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/checks"))
 sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/nvidia"))
-import cifar10
 import cuda_errors
 import gpu_counters
 import gpu_monitor
@@ -49,7 +47,7 @@ from train_checks import (
     trained_gpus,
 )
 from train_options import Options, for_worker, parse_arguments, requested_gpus
-from train_process import Event, Outcome, Terminated
+from train_process import Event
 
 HERE = Path(__file__).resolve().parent
 REMEDY_UNREAD = "run `nvidia-smi -q -x` and `nvidia-smi nvlink -e` and see what they print"
@@ -83,6 +81,8 @@ class Progress:
         """Show an event of the worker."""
         if event["event"] == "step":
             self.update(event["phase"], event["step"], event["steps"], event["loss"])
+        elif event["event"] == "progress":
+            self.message(event["text"])
         elif event["event"] == "devices":
             kind = {"cpu": "virtual replicas on the CPU", "gpu": "virtual GPUs"}.get(event["virtual_kind"], "GPUs")
             self.message(f"{len(event['devices'])} {kind}")
@@ -118,56 +118,36 @@ class Progress:
         self.bar_shown = False
 
 
-class DataTimeout(Exception):
-    """The time limit expired while the data were being prepared."""
+def prepare_data(
+    report: Report, directory: Path, deadline: float, environment: dict[str, str], progress: Progress
+) -> list[str]:
+    """Prepare the data and add the check `data` to the report; return the files, none if that failed."""
+    options, log = report.options, directory / "data.log"
+    asked = request(options, [], 0, False)
+    outcome = train_process.run(HERE / "cifar10.py", asked, log, deadline, environment, progress.show_event)
+    found = {event["event"]: event for event in outcome.events}
+    if outcome.terminated:
+        report.checks.append(check_terminated(outcome.terminated, report.training))
+    elif "data" in found:
+        report.data = {name: value for name, value in found["data"].items() if name not in ("event", "files")}
+        report.checks.append(Check("data", "pass", report.data["description"], f"CIFAR-10 records ({options.data})"))
+        note = report.data["note"]
+        progress.message(f"data: {report.data['description']}" + (f"; {note}" if note else ""))
+        return list(found["data"]["files"])
+    else:
+        late = f"no data within --time-limit ({options.time_limit:.0f} s)" if outcome.timed_out else ""
+        text = late or found.get("error", {}).get("text") or f"cifar10.py {outcome.exit_text}: {outcome.log_end}"
+        remedy = "fix the cause named above, or train on a generated set with --data simulated"
+        report.checks.append(Check("data", "fail", text, "the CIFAR-10 archive", remedy))
+    return []
 
 
-@contextlib.contextmanager
-def time_limited(seconds: float) -> Iterator[None]:
-    """Raise DataTimeout if the block takes longer than `seconds`, for example when a server stalls."""
-
-    def stop(*_unused: object) -> None:
-        raise DataTimeout
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def prepare_data(report: Report, deadline: float, message: Callable[[str], None]) -> cifar10.Dataset | None:
-    """Prepare the data and add the check `data` to the report; return None if that failed."""
-    options = report.options
-    expected, remedy = (
-        "the CIFAR-10 archive",
-        "fix the cause named above, or train on a generated set with --data simulated",
-    )
-    try:
-        with time_limited(deadline - time.monotonic()):
-            dataset, note = cifar10.prepare(options.data_dir, options.data, options.mirror_url, options.seed)
-    except DataTimeout:
-        found = f"no data within --time-limit ({options.time_limit:.0f} s)"
-        report.checks.append(Check("data", "fail", found, expected, remedy))
-        return None
-    except (cifar10.DataError, OSError) as error:
-        report.checks.append(Check("data", "fail", str(error), expected, remedy))
-        return None
-    report.data = {name: value for name, value in vars(dataset).items() if name != "files"}
-    report.data["note"] = note
-    report.checks.append(Check("data", "pass", dataset.description, f"CIFAR-10 records ({options.data})"))
-    message(f"data: {dataset.description}" + (f"; {note}" if note else ""))
-    return dataset
-
-
-def request(options: Options, dataset: cifar10.Dataset, on_pci: int, simulated: bool) -> dict[str, Any]:
-    """Return the request for the worker; train_process describes its keys."""
+def request(options: Options, files: Sequence[str], on_pci: int, simulated: bool) -> dict[str, Any]:
+    """Return the request for a worker; train_process describes its keys."""
     workers = list(options.cluster_workers)
     return {
         "schema": 1,
-        "files": [str(path.resolve()) for path in dataset.files],
+        "files": list(files),
         "options": for_worker(options),
         "on_pci": on_pci,
         "simulated": simulated,
@@ -178,11 +158,9 @@ def request(options: Options, dataset: cifar10.Dataset, on_pci: int, simulated: 
 def worker_environment(directory: Path) -> tuple[dict[str, str], list[str]]:
     """Return the worker's environment, and the settings of the host's users that it ignores.
 
-    GPUs are in nvidia-smi's order, and NCCL logs what it uses. Without proxies: a worker downloads nothing, and gRPC
-    would look for the other hosts of a cluster behind them.
+    GPUs are in nvidia-smi's order, and NCCL logs what it uses.
     """
-    own, ignored = user_settings.isolated(os.environ, user_settings.read(), str(directory))
-    environment = {name: value for name, value in own.items() if not name.lower().endswith("_proxy")}
+    environment, ignored = user_settings.isolated(os.environ, user_settings.read(), str(directory))
     environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     environment["TF_CPP_MIN_LOG_LEVEL"] = "0"
     environment.setdefault("NCCL_DEBUG", "INFO")
@@ -294,30 +272,33 @@ def skip_activity(report: Report) -> None:
         report.checks.append(Check("gpu-activity", "skip", reason, "activity of every GPU"))
 
 
-def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: float, progress: Progress) -> None:
+def train(
+    report: Report,
+    files: Sequence[str],
+    directory: Path,
+    deadline: float,
+    environment: dict[str, str],
+    progress: Progress,
+) -> None:
     """Run the worker and the monitor and add their checks to the report."""
     options, on_pci = report.options, gpu_monitor.count_pci_gpus()
-    counters = CounterComparison(options)
-    monitor = Monitor(directory, options) if options.monitor_interval else None
-    worker, log = options.worker or HERE / f"{options.framework}_worker.py", directory / f"{options.framework}.log"
-    worker_request = request(options, dataset, on_pci, bool(report.simulated))
-    if monitor:
-        monitor.recorder.mark("during")
-    outcome = Outcome()
-    environment, report.ignored = worker_environment(directory)
+    # A worker downloads nothing, and gRPC would look for the other hosts of a cluster behind a proxy.
+    environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     shown = requested_gpus(options, visible)
     if shown is not None:
         environment["CUDA_VISIBLE_DEVICES"] = shown
-    for setting in report.ignored:
-        progress.message(f"ignored: {setting}")
-    try:
-        outcome = train_process.run(worker, worker_request, log, deadline, environment, progress.show_event)
-    finally:
-        progress.end_line()
-        report.training = collect(outcome.events)
-        if monitor:
-            monitor.stop(report, visible)
+    counters = CounterComparison(options)
+    monitor = Monitor(directory, options) if options.monitor_interval else None
+    worker, log = options.worker or HERE / f"{options.framework}_worker.py", directory / f"{options.framework}.log"
+    worker_request = request(options, files, on_pci, bool(report.simulated))
+    if monitor:
+        monitor.recorder.mark("during")
+    outcome = train_process.run(worker, worker_request, log, deadline, environment, progress.show_event)
+    progress.end_line()
+    report.training = collect(outcome.events)
+    if monitor:
+        monitor.stop(report, visible)
     skip_activity(report)
     if not outcome.terminated:
         counters.stop(report)
@@ -344,12 +325,12 @@ def execute(report: Report, directory: Path, stream: TextIO) -> None:
     report.simulated = gpu_monitor.simulation_notes()
     deadline = report.started + report.options.time_limit
     progress = Progress(stream, directory / "progress")
-    try:
-        dataset = prepare_data(report, deadline, progress.message)
-        if dataset is not None:
-            train(report, dataset, directory, deadline, progress)
-    except Terminated as reason:
-        report.checks.append(check_terminated(str(reason), report.training))
+    environment, report.ignored = worker_environment(directory)
+    for setting in report.ignored:
+        progress.message(f"ignored: {setting}")
+    files = prepare_data(report, directory, deadline, environment, progress)
+    if files:
+        train(report, files, directory, deadline, environment, progress)
 
 
 # Command line ------------------------------------------------------------------------------------------------------

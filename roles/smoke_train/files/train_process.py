@@ -1,12 +1,13 @@
-"""Run a training worker as a child process, read its events and end it in time.
+"""Run a worker as a child process, read its events and end it in time.
 
 Used by smoke_train.py. Standard library only, Python 3.8.
 
-The protocol: a worker is started as `python FRAMEWORK_worker.py REQUEST.json`. The request is a JSON object:
+The protocol: a worker is started as `python FRAMEWORK_worker.py REQUEST.json`, or cifar10.py, which prepares the data.
+The request is a JSON object:
 
     schema      1
     events_fd   file descriptor that the worker writes events to
-    files       paths of the batch files with the records to train on
+    files       paths of the batch files with the records to train on, as the event `data` has them
     options     every command line option, by its name with underscores
     on_pci      number of NVIDIA GPUs on the PCI bus
     simulated   whether parts of this host are simulated
@@ -24,21 +25,23 @@ import ctypes
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 Event = dict  # one JSON object of the protocol
 NUMBER = (int, float)
 # Required keys of each event and their types.
 EVENTS: dict[str, dict[str, Any]] = {
+    "progress": {"text": str},
+    "data": {"kind": str, "files": list, "records": int, "description": str, "source": str, "note": str},
     "start": {"framework": str, "version": str},
     "devices": {"devices": list, "virtual": bool, "virtual_kind": (str, type(None))},
     "missing_gpus": {"visible": int},
@@ -49,6 +52,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "error": {"text": str},
     "end": {},
 }
+POLL_INTERVAL = 0.2  # seconds
 GRACE_PERIOD = 5.0  # seconds between SIGTERM and SIGKILL
 EXIT_TIMEOUT = 120.0  # seconds for a worker to exit after its `end` event; a busy host takes more than 30
 LOG_LINES, LOG_CHARACTERS = 12, 2000
@@ -56,10 +60,6 @@ LOG_LINES, LOG_CHARACTERS = 12, 2000
 INFORMATIONAL = re.compile(r"I\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \S+: I |WARNING: All log messages before absl")
 PR_SET_PDEATHSIG = 1  # prctl(2)
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)  # the supervisor ends its worker and writes the result
-
-
-class Terminated(BaseException):
-    """A signal, the text, asked the supervisor to end."""
 
 
 @dataclass
@@ -108,15 +108,10 @@ def read_event(line: str) -> Event | None:
 
 
 class EndingSignals:
-    """Raise Terminated for the first of ENDING_SIGNALS, so that the worker is ended and the result written.
-
-    The handler delays a signal; blocking it in the thread's signal mask would not: the kernel then delivers it to
-    another thread (numeric libraries start some), and Python runs the handler in the main thread all the same.
-    """
+    """The first of ENDING_SIGNALS that this process received; `run` then ends its worker, and the result is written."""
 
     def __init__(self) -> None:
         self.received = ""
-        self._is_held = False
 
     def install(self) -> None:
         """Handle the signals from now on, as if none had been received."""
@@ -124,65 +119,11 @@ class EndingSignals:
         for number in ENDING_SIGNALS:
             signal.signal(number, self._handle)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Delay Terminated until the end of the block."""
-        received_before, self._is_held = self.received, True
-        try:
-            yield
-        finally:
-            self._is_held = False
-        if self.received != received_before:
-            raise Terminated(self.received)
-
     def _handle(self, number: int, *_unused: object) -> None:
-        if self.received:
-            return  # a second signal must not prevent the result
-        self.received = signal.Signals(number).name
-        if not self._is_held:
-            raise Terminated(self.received)
+        self.received = self.received or signal.Signals(number).name
 
 
 ending_signals = EndingSignals()
-
-
-class Channel:
-    """The reading end of the event pipe: collects bytes and passes on complete lines."""
-
-    def __init__(self, descriptor: int, outcome: Outcome, on_event: Callable[[Event], None]) -> None:
-        self.descriptor, self.outcome, self.on_event = descriptor, outcome, on_event
-        self.incomplete = b""
-        self.open = True
-        os.set_blocking(descriptor, False)
-
-    def wait(self, seconds: float) -> None:
-        """Block until something can be read, for at most `seconds`."""
-        if self.open:
-            select.select([self.descriptor], [], [], seconds)
-        else:
-            time.sleep(seconds)
-
-    def read(self) -> None:
-        """Read everything that is available now."""
-        while self.open:
-            # An exception raised between taking a block from the pipe and storing its events would lose them.
-            with ending_signals.held():
-                try:
-                    block = os.read(self.descriptor, 1 << 16)
-                except BlockingIOError:
-                    return
-                self.open = bool(block)
-                *lines, self.incomplete = (self.incomplete + block).split(b"\n")
-                for line in lines:
-                    self._handle_line(line.decode("utf-8", "replace"))
-
-    def _handle_line(self, line: str) -> None:
-        event = read_event(line)
-        if event is None:
-            self.outcome.invalid_lines.append(line[:200])
-        else:
-            self.outcome.events.append(event)
-            self.on_event(event)
 
 
 class Events:
@@ -252,11 +193,11 @@ def run(
     log: Path,
     deadline: float,
     environment: dict[str, str],
-    on_event: Callable[[Event], None] = lambda event: None,
-    interpreter: Sequence[str] = (sys.executable,),
+    on_event: Callable[[Event], None],
 ) -> Outcome:
     """Run the worker until it ends or until `deadline` (on time.monotonic()), and return its outcome.
 
+    on_event: called in another thread with each event.
     No process of the worker is left running when this returns or raises.
     """
     outcome = Outcome()
@@ -264,7 +205,7 @@ def run(
     try:
         with request_file(dict(request, events_fd=writing), log.parent) as path, log.open("wb") as log_stream:
             process = subprocess.Popen(
-                [*interpreter, str(worker), str(path)],
+                [sys.executable, str(worker), str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log_stream,
                 stderr=log_stream,
@@ -276,14 +217,16 @@ def run(
             )
             os.close(writing)
             writing = -1
-            channel = Channel(reading, outcome, on_event)
+            reader = threading.Thread(target=receive, args=(os.fdopen(reading, "rb"), outcome, on_event), daemon=True)
+            reading = -1  # the reader closes it
+            reader.start()
             try:
-                listen(process, channel, outcome, deadline)
-            except Terminated as reason:
-                outcome.terminated = str(reason)
+                listen(process, outcome, deadline)
             finally:
                 terminate_group(process)
-            channel.read()
+            reader.join(GRACE_PERIOD)  # a process that no signal ends keeps the pipe open
+            if not outcome.ended and not outcome.timed_out:
+                outcome.terminated = ending_signals.received
     finally:
         for descriptor in (reading, writing):
             if descriptor >= 0:
@@ -293,18 +236,29 @@ def run(
     return outcome
 
 
-def listen(process: subprocess.Popen[bytes], channel: Channel, outcome: Outcome, deadline: float) -> None:
-    """Read events until the worker has ended, the deadline has passed or it sends an invalid line."""
-    while process.poll() is None:
-        now = time.monotonic()
-        if now >= deadline:
-            outcome.timed_out = not outcome.ended
-            return
-        channel.wait(min(0.2, deadline - now))
-        channel.read()
-        if outcome.invalid_lines:
-            return
+def receive(stream: BinaryIO, outcome: Outcome, on_event: Callable[[Event], None]) -> None:
+    """Read events until every process of the worker has closed the pipe."""
+    with stream:
+        for line in stream:
+            text = line.decode("utf-8", "replace")
+            event = read_event(text)
+            if event is not None:
+                outcome.events.append(event)
+                on_event(event)
+            elif text.endswith("\n"):  # otherwise of a worker that was killed while it wrote
+                outcome.invalid_lines.append(text[:-1][:200])
+
+
+def listen(process: subprocess.Popen[bytes], outcome: Outcome, deadline: float) -> None:
+    """Wait until the worker has ended, the deadline has passed, a signal came or it sent an invalid line."""
+    while process.poll() is None and not outcome.invalid_lines:
         if outcome.ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(EXIT_TIMEOUT)
             return
+        left = deadline - time.monotonic()
+        outcome.timed_out = left <= 0
+        if outcome.timed_out or ending_signals.received:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(POLL_INTERVAL, left))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from typing import Any
 import cifar10
 import pytest
 import smoke_train
-import train_process
 from real_workers import SMALL, needs, python
 
 from tests.doubles.training_worker import GOOD, WORKER
@@ -270,15 +269,30 @@ def test_terminated_training_leaves_its_result(
     assert f"training (unknown): found terminated by {number.name}" in error
 
 
-def test_training_terminated_during_the_download_leaves_its_result(
-    command: Callable[..., list[str]], tmp_path: Path
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}/cifar-10-binary.tar.gz"
-        real = ["--data", "real", "--mirror-url", url, "--data-dir", str(tmp_path / "empty")]
+@dataclass(frozen=True)
+class Silent:
+    """A server of the archive that never answers."""
+
+    socket: socket.socket
+    arguments: tuple[str, ...]
+
+    def is_asked(self) -> bool:
         wanted = select.poll()
-        wanted.register(silent, select.POLLIN)
-        result, _error = terminated(command(GOOD, *real), lambda: bool(wanted.poll(0)), signal.SIGTERM)
+        wanted.register(self.socket, select.POLLIN)
+        return bool(wanted.poll(0))
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[Silent]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/cifar-10-binary.tar.gz"
+        yield Silent(server, ("--data", "real", "--mirror-url", url, "--data-dir", str(tmp_path / "empty")))
+
+
+def test_training_terminated_during_the_download_leaves_its_result(
+    command: Callable[..., list[str]], silent: Silent
+) -> None:
+    result, _error = terminated(command(GOOD, *silent.arguments), silent.is_asked, signal.SIGTERM)
     checks = {item["id"]: item for item in result["checks"]}
     assert (result["status"], checks["data"]["status"]) == ("unknown", "skip")
     assert checks["training"]["found"] == "terminated by SIGTERM during its start"
@@ -371,20 +385,11 @@ def test_the_worker_gets_no_proxy_and_the_rest_of_the_environment(train: Callabl
 # The data
 
 
-def test_stalled_data_end_at_the_time_limit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(smoke_train.cifar10, "prepare", lambda *_: time.sleep(30))
-    arguments = ["--framework", "tensorflow", "--time-limit", "1", "--job-dir", str(tmp_path)]
-    before = {number: signal.getsignal(number) for number in train_process.ENDING_SIGNALS}
-    try:
-        assert smoke_train.main(arguments) == 1
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    checks = {item["id"]: item for item in json.loads(capsys.readouterr().out)["checks"]}
-    assert (checks["data"]["status"], checks["training"]["status"]) == ("fail", "skip")
-    assert "no data within --time-limit" in checks["data"]["found"]
+def test_stalled_data_end_at_the_time_limit(train: Callable[..., Run], silent: Silent) -> None:
+    run = train(GOOD, *silent.arguments, "--time-limit", "2")
+    assert (run.status, run.failed) == (1, {"data"})
+    assert run.found("data") == "no data within --time-limit (2 s)"
+    assert run.found("training") == "not run: data failed"
 
 
 class Terminal(io.StringIO):
