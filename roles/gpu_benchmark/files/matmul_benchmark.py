@@ -460,14 +460,6 @@ def load_framework(name: str | None) -> Any:
     )
 
 
-def positive_number(text: str) -> float:
-    """Return an option's value as a positive number of seconds; an argparse type."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text}, expected a number of seconds above 0")
-    return value
-
-
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; bad usage exits with 2."""
     parser = argparse.ArgumentParser(prog="matmul_benchmark.py", description=(__doc__ or "").splitlines()[0])
@@ -481,7 +473,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="P",
         help="measure up to 10^P elements (default: %(default)s)",
     )
-    add("--time-limit", type=positive_number, default=300.0, metavar="S", help="seconds (default: %(default)g)")
+    add(
+        "--time-limit",
+        type=gpu_monitor.positive_number,
+        default=300.0,
+        metavar="S",
+        help="seconds (default: %(default)g)",
+    )
     add("--seed", type=int, default=1, help="seed of the matrices (default: %(default)s)")
     return parser.parse_args(arguments)
 

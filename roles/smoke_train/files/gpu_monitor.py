@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import fmean, median_high
 from typing import Any, NamedTuple, TextIO
 
 CORRUPTED_INFOROM = 14  # exit status with which nvidia-smi prints all its rows, and warns
@@ -364,6 +365,7 @@ def summary(csv_path: Path | str) -> dict[str, Any]:
     """
     rows, path = read_rows(Path(csv_path)), Path(csv_path)
     moments = sorted({float(row["seconds"]) for row in rows})
+    steps = [later - earlier for earlier, later in zip(moments, moments[1:])]  # noqa: B905, RUF007
     marks: dict[str, set[str]] = {}
     for row in rows:
         marks.setdefault(row["mark"], set()).add(row["seconds"])
@@ -372,7 +374,7 @@ def summary(csv_path: Path | str) -> dict[str, Any]:
         firsts.setdefault(row["uuid"], row)
     relevant = [row for row in rows if row["mark"] == "during"] or rows
     return {
-        "interval": median([later - earlier for earlier, later in zip(moments, moments[1:])]),  # noqa: B905, RUF007
+        "interval": round(median_high(steps), 3) if steps else None,
         "samples": len(moments),
         "marks": {mark: len(seconds) for mark, seconds in marks.items()},
         "gpus": [gpu_summary(first, relevant) for first in firsts.values()],
@@ -385,22 +387,26 @@ def gpu_summary(first: dict[str, str], rows: Sequence[dict[str, str]]) -> dict[s
     """Return the figures of the GPU of row `first` over `rows`, which may not contain that GPU."""
     mine = [row for row in rows if row["uuid"] == first["uuid"]]
 
-    def values(column: str) -> list[float]:
-        return [float(row[column]) for row in mine if row[column]]
+    def most(column: str) -> float | None:
+        return max((float(row[column]) for row in mine if row[column]), default=None)
+
+    def mean(column: str) -> float | None:
+        values = [float(row[column]) for row in mine if row[column]]
+        return round(fmean(values), 2) if values else None
 
     return {
         "index": int(first["gpu"]),
         "uuid": first["uuid"],
         "name": first["name"],
         "samples": len(mine),
-        "utilization_max": largest(values("utilization_percent")),
-        "utilization_mean": mean(values("utilization_percent")),
-        "memory_used_max_mib": largest(values("memory_used_mib")),
-        "memory_used_mean_mib": mean(values("memory_used_mib")),
-        "memory_total_mib": largest(values("memory_total_mib")),
-        "power_max_w": largest(values("power_w")),
-        "power_mean_w": mean(values("power_w")),
-        "temperature_max_c": largest(values("temperature_c")),
+        "utilization_max": most("utilization_percent"),
+        "utilization_mean": mean("utilization_percent"),
+        "memory_used_max_mib": most("memory_used_mib"),
+        "memory_used_mean_mib": mean("memory_used_mib"),
+        "memory_total_mib": most("memory_total_mib"),
+        "power_max_w": most("power_w"),
+        "power_mean_w": mean("power_w"),
+        "temperature_max_c": most("temperature_c"),
     }
 
 
@@ -424,21 +430,6 @@ def error_summary(rows: Sequence[dict[str, str]]) -> list[str]:
     return [
         f"at {seen[0]} s: {error}" + (f" ({len(seen)} times)" if len(seen) > 1 else "") for error, seen in times.items()
     ]
-
-
-def largest(values: Sequence[float]) -> float | None:
-    """Return the maximum, or None without values."""
-    return max(values) if values else None
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, rounded to two decimals, or None without values."""
-    return round(sum(values) / len(values), 2) if values else None
-
-
-def median(values: Sequence[float]) -> float | None:
-    """Return the median, rounded to three decimals, or None without values."""
-    return round(sorted(values)[len(values) // 2], 3) if values else None
 
 
 # Command line ------------------------------------------------------------------------------------------------------
