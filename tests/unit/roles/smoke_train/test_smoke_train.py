@@ -392,6 +392,12 @@ def test_stalled_data_end_at_the_time_limit(train: Callable[..., Run], silent: S
     assert run.found("training") == "not run: data failed"
 
 
+def test_data_that_cannot_be_had_say_why(train: Callable[..., Run], tmp_path: Path) -> None:
+    run = train(GOOD, "--data", "real", "--mirror-url", "http://127.0.0.1:9/x", "--data-dir", str(tmp_path / "empty"))
+    assert (run.status, run.failed) == (1, {"data"})
+    assert run.found("data").startswith("http://127.0.0.1:9/x: URLError")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
