@@ -159,8 +159,10 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_archive_is_downloaded_verified_and_unpacked(site: Site, archive: cifar10.Archive, tmp_path: Path) -> None:
-    dataset = cifar10.real_dataset(tmp_path, site.url, archive)
+    told: list[str] = []
+    dataset = cifar10.real_dataset(tmp_path, site.url, archive, told.append)
     assert (dataset.kind, dataset.records, dataset.source) == ("real", 40, site.url)
+    assert told == [f"{archive.size} of {archive.size} bytes of cifar-10-binary.tar.gz"]
     assert [path.name for path in dataset.files] == ["data_batch_1.bin"]
     cifar10.real_dataset(tmp_path, site.url, archive)
     assert site.requested == [None]  # valid files are not downloaded again

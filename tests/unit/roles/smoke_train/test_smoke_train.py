@@ -411,11 +411,14 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere_of_which_the_last_i
     plain, terminal = io.StringIO(), Terminal()
     for stream in (plain, terminal):
         progress = smoke_train.Progress(stream, record, clock=lambda: now[0])
+        progress.show_event({"event": "progress", "text": "5 of 9 bytes"})
+        assert record.read_text() == "step:5 of 9 bytes\n"
         for step in range(1, 11):
             now[0] += 1.0
             progress.show_event({"event": "step", "phase": "train", "step": step, "steps": 10, "loss": 1.0})
         progress.show_event({"event": "devices", "devices": [{}, {}], "virtual_kind": None})
     assert [line.split(",")[0] for line in plain.getvalue().splitlines()] == [
+        "smoke_train: 5 of 9 bytes",
         "smoke_train: step 1 of 10",
         "smoke_train: step 6 of 10",
         "smoke_train: step 10 of 10",
