@@ -16,6 +16,14 @@ PYTHON = "/opt/gpuhost/tensorflow/bin/python"
 SETTING = {"batch-size": 64, "blocks": 1, "learning-rate": 0.001, "seed": 1}
 STEPS = 200
 REPLICAS = 2
+# What the role installs beside its scripts, and the loop that they are compared with.
+BESIDE = (
+    "plugins/module_utils/state/user_settings.py",
+    "plugins/module_utils/checks/gpu_counters.py",
+    "plugins/module_utils/nvidia/cuda_errors.py",
+    "catalog/user_settings.csv",
+    "benchmarks/keras_loop.py",
+)
 
 
 def commands() -> dict[str, str]:
@@ -32,8 +40,7 @@ def commands() -> dict[str, str]:
 
 def train(options: Options) -> Result:
     """Measure the images per second of both, in turn, after a round that does not count."""
-    names = ("plugins/module_utils/state/user_settings.py", "catalog/user_settings.csv", "benchmarks/keras_loop.py")
-    files = [*(lab.PROJECT / "roles/smoke_train/files").glob("*.py"), *(lab.PROJECT / name for name in names)]
+    files = [*(lab.PROJECT / "roles/smoke_train/files").glob("*.py"), *(lab.PROJECT / name for name in BESIDE)]
     lab.put("bench-1", FOLDER, {path.name: path.read_text() for path in files})
     sides = commands()
     rates: dict[str, list[float]] = {name: [] for name in sides}

@@ -262,6 +262,21 @@ def test_options_of_the_training_exist():
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
+def test_the_training_starts_with_the_files_that_are_copied(tmp_path, monkeypatch):
+    def put(host, folder, files):
+        for name, text in files.items():
+            (tmp_path / name).write_text(text)
+        raise Failed("copied")
+
+    monkeypatch.setattr(lab, "put", put)
+    with pytest.raises(Failed, match="copied"):
+        train.train(Options(1, (1,), None, ()))
+    answer = subprocess.run(
+        [sys.executable, "-I", tmp_path / "smoke_train.py", "--help"], capture_output=True, text=True
+    )
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
 def pairs(command: str) -> list[tuple[str, str]]:
     words = command.split()[2:]
     return list(zip(words[::2], words[1::2], strict=True))
