@@ -389,10 +389,6 @@ TESTED_BY = {
     ),
     "plugins/plugin_utils/resolver/scenarios.py": "plugin_utils/resolver/test_limits.py",
     **dict.fromkeys(
-        [f"plugins/plugin_utils/components/{name}.py" for name in ("cudnn", "nccl")],
-        "plugin_utils/components/test_libraries.py",
-    ),
-    **dict.fromkeys(
         [f"plugins/plugin_utils/components/{name}.py" for name in ("fallback", "pytorch", "tensorflow")],
         "plugin_utils/components/test_frameworks.py",
     ),
@@ -403,7 +399,7 @@ TESTED_BY = {
     "plugins/plugin_utils/components/common/small_gpus.py": "plugin_utils/resolver/test_gpus.py",
     **{
         f"plugins/plugin_utils/components/common/{name}.py": f"plugin_utils/components/test_{name}.py"
-        for name in ("frameworks", "gpu_support", "libraries")
+        for name in ("frameworks", "gpu_support")
     },
     "plugins/plugin_utils/components/driver/held_driver.py": "plugin_utils/resolver/present/test_holds.py",
     "plugins/plugin_utils/components/driver/of_others.py": "plugin_utils/resolver/present/test_keeping.py",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, DistroCuda, Toolkit
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cudnn, nccl
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
     ComponentChange,
@@ -361,7 +361,7 @@ def _around_holds(context: ResolveContext, found: Sequence[Evaluated], _facts: F
         series = {series_of(catalog, name) for name in deciding}
         fitting = [each for each in fitting if _held_series(each) in series]
     elif context.request["cuda"] == "auto":
-        majors = cudnn.majors_on_hold(context, there) | nccl.majors_on_hold(context, there)
+        majors = libraries.majors_on_hold(context, there)
         if majors:
             deciding += majors
             wanted = set(majors.values())

@@ -10,9 +10,8 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import (
     cuda,
-    cudnn,
     fabric,
-    nccl,
+    libraries,
     pytorch,
     tensorflow,
 )
@@ -27,8 +26,8 @@ COMPONENTS: tuple[tuple[Choice, Part[Any]], ...] = (
     (fabric.CHOICE, fabric.Fabric()),
     (cuda.CHOICE, cuda.Cuda()),
     (tensorflow.CHOICE, tensorflow.Tensorflow()),
-    (cudnn.CHOICE, cudnn.Cudnn()),
-    (nccl.CHOICE, nccl.Nccl()),
+    (libraries.CUDNN, libraries.Cudnn()),
+    (libraries.NCCL, libraries.Nccl()),
     (pytorch.CHOICE, pytorch.Pytorch()),
 )
 CHOICES = tuple(choice for choice, _part in COMPONENTS)

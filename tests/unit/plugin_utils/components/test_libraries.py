@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.libraries import serves
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.libraries import serves
 
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, picked, plan, problems, texts
 

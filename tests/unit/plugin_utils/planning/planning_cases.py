@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cudnn import CudnnComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.nccl import NcclComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.libraries import CudnnComponent, NcclComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (

@@ -7,9 +7,7 @@ import re
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cuda, cudnn, nccl, tensorflow
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cuda, libraries, tensorflow
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
@@ -97,13 +95,10 @@ def test_a_cached_function_reads_no_more_than_its_key(cached, reduced, host):
 def test_a_cached_list_of_libraries_reads_no_more_than_its_key(host):
     whole = context(host)
     for toolkit in ("11.8", "12.9", "13.2"):
-        major = versions.major(toolkit)
-        found = cudnn._builds(libraries.reduced(whole, "cudnn").with_gpus(()), major)
-        assert found == cudnn._builds.__wrapped__(whole, major)
-        assert found, "nothing was compared"
-        ordered = nccl._ordered(libraries.reduced(whole, "nccl").with_gpus(()), toolkit)
-        assert ordered == nccl._ordered.__wrapped__(whole, toolkit)
-        assert ordered, "nothing was compared"
+        for library in (libraries._CUDNN, libraries._NCCL):
+            found = libraries.builds(library, libraries.reduced(library, whole), toolkit)
+            assert found == libraries.builds.__wrapped__(library, whole, toolkit)
+            assert found, "nothing was compared"
 
 
 def test_each_kind_of_gpu_counts_once_in_the_order_of_the_host():

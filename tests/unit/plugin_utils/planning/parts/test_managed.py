@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.nccl import Nccl
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.libraries import Nccl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 
