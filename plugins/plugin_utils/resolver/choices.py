@@ -238,13 +238,11 @@ class Keeping:
 class OfGpus:
     """What a choice says of the GPUs.
 
-    marked: the GPUs, those marked that it does not use; alone: what serves one GPU of a mixed host, for a message;
-    mixed: the problem of GPUs that nothing can serve together.
+    marked: the GPUs, those marked that it does not use; alone: what serves one GPU of a mixed host, for a message.
     """
 
     marked: Callable[[Catalog, tuple[Gpu, ...], Findings], tuple[Gpu, ...]] | None = None
     alone: Callable[[ResolveContext, Gpu], str] | None = None
-    mixed: Callable[[ResolveContext], Problem | None] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -105,9 +105,9 @@ def known_bad_alone(found: Sequence[Evaluated]) -> str:
 def _nothing_fits(context: ResolveContext, choice: Choice, best: Evaluated, facts: Facts) -> list[Problem]:
     alone = choice.of_gpus.alone
     if alone and len(context.gpu_kinds) > 1 and _each_gpu_alone(context, choice, facts):
-        mixed = choice.of_gpus.mixed(context) if choice.of_gpus.mixed else None
+        mixed = [problem for problem in best.own if problem.code == MIXED]
         if mixed:
-            return [mixed]
+            return mixed
         each = ", ".join(f"{gpu_label(gpu)} needs {alone(context, gpu)}" for gpu in context.gpu_kinds)
         return [
             Problem(

@@ -276,10 +276,6 @@ def _alone(context: ResolveContext, gpu: Gpu) -> str:
     return span("driver branch", drivers.supporting_branches(context, gpu))
 
 
-def _mixed(context: ResolveContext) -> Problem | None:
-    return None if drivers.accepted_modules(context.gpus) else drivers.mixed_modules_problem(context)
-
-
 def _complete(context: ResolveContext, component: DriverComponent, findings: Findings) -> DriverComponent:
     if component.module_source == prebuilt.PREBUILT:
         prebuilt.warn_unknown(context, findings)
@@ -352,5 +348,5 @@ CHOICE = Choice(
         misfit=of_others.misfit,
         explain=of_others.explained,
     ),
-    of_gpus=OfGpus(alone=_alone, mixed=_mixed),
+    of_gpus=OfGpus(alone=_alone),
 )
