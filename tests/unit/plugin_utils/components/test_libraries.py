@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.libraries import serves
 
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, picked, plan, problems, texts
@@ -235,3 +236,10 @@ def test_a_library_that_is_not_offered_is_left_out(name, snapshot):
     assert made["ok"]
     assert picked(made)[name] is None
     assert [warning["message"] for warning in made["warnings"]] == snapshot
+
+
+def test_a_requested_cudnn_does_not_replace_one_on_hold_for_another_cuda_major():
+    """Their libraries have the same paths: the package of the other major would be removed."""
+    host = {"foreign_holds": (Package("libcudnn9-cuda-12", "9.10.2.21-1"),)}
+    found = problems("ubuntu-24.04", "A100", host=host, **FEW, cuda="13.2", cudnn="9.28")
+    assert [problem[0] for problem in found] == ["package-held"]
