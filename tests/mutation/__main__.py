@@ -1,14 +1,16 @@
 """Change the code in one place at a time, and count how many of these mutants the tests notice.
 
 An equal number of mutants is drawn from each area, by a seed. Each is tested in a copy of the checkout: first with the
-module's own test file, then with the area's tests. It is killed if a test fails or does not end. Results are kept below
-.cache/mutation until a file of the checkout changes, so that a run which was stopped, or has used up its minutes, goes
-on where it ended.
+test files that are nearest to the module, then with the area's tests. It is killed if a test fails or does not end.
+Results are kept below .cache/mutation until a file of the checkout changes, so that a run which was stopped, or has
+used up its minutes, goes on where it ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import functools
 import hashlib
 import json
 import os
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -28,7 +31,6 @@ import yaml
 
 from tests.mutation.areas import AREAS, Area
 from tests.mutation.operators import Mutant, mutants
-from tests.unit.test_contracts import TESTED_BY, mirrored
 
 PROJECT = Path(__file__).resolve().parents[2]
 CACHE = PROJECT / ".cache/mutation"
@@ -49,9 +51,41 @@ def sample(areas: list[str], count: int, seed: int) -> list[tuple[str, Mutant]]:
     return drawn
 
 
-def own_test(path: str) -> str:
-    """Return the test file of a module, as tests/unit/test_contracts.py knows it."""
-    return f"tests/unit/{TESTED_BY[path]}" if path in TESTED_BY else mirrored(path)
+NEAREST = 3  # test files of a module: more would take longer than the area's tests, which follow
+
+
+@functools.cache
+def imported(path: Path) -> frozenset[str]:
+    """Return the dotted names that a test file imports: modules, and what it takes from them."""
+
+    def names() -> Iterator[str]:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+
+    return frozenset(names())
+
+
+def nearest_tests(path: str) -> list[str]:
+    """Return the test files that are most likely to notice a change of a module; none for one that no test imports.
+
+    That is the file at the module's place below tests/unit (plugins/x/y.py: x/test_y.py, roles/x/files/y.py:
+    roles/x/test_y.py), or those that import the module, of which the ones in the nearest folders.
+    """
+    place = Path("tests/unit", path.removeprefix("plugins/").replace("/files/", "/"))
+    own = place.with_name(f"test_{place.name}")
+    if (PROJECT / own).exists():
+        return [str(own)]
+    module = "." + path.removesuffix(".py").replace("/", ".")
+    found = [
+        str(test.relative_to(PROJECT))
+        for test in PROJECT.glob("tests/unit/**/test_*.py")
+        if any(name.endswith(module) for name in imported(test))
+    ]
+    found.sort(key=lambda test: (-len(os.path.commonpath([test, str(own)])), test))
+    return found[:NEAREST]
 
 
 NAMESPACE = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
@@ -117,8 +151,8 @@ class Copy:
             compiled.unlink()
         try:
             path.write_bytes(mutant.apply(source))
-            for tests in ([own_test(mutant.path)], [f"tests/unit/{name}" for name in area.tests]):
-                passed, output = self.passes(tests, limit)
+            for tests in (nearest_tests(mutant.path), [f"tests/unit/{name}" for name in area.tests]):
+                passed, output = self.passes(tests, limit) if tests else (True, "")
                 if not passed:
                     return "timeout" if output == "timeout" else "killed"
             return "survived"
@@ -156,7 +190,7 @@ def limits(copy: Copy, areas: set[str]) -> dict[str, float]:
     """Run the unchanged tests of each area, and return how many seconds a mutant may take."""
     found = {}
     for name in sorted(areas):
-        own = {own_test(path) for path in AREAS[name].sources(PROJECT)}
+        own = {test for path in AREAS[name].sources(PROJECT) for test in nearest_tests(path)}
         tests = [*(f"tests/unit/{test}" for test in AREAS[name].tests), *sorted(own)]
         copy.passes(tests, sandbox=False)  # compiles all modules, so that a mutant costs one
         start = time.monotonic()
@@ -239,7 +273,7 @@ def report(drawn: list[tuple[str, Mutant]], entries: list[dict]) -> dict:
         "finished": done == len(drawn),
         "killed": killed,
         "survived": skipped,
-        "enough": killed >= REQUIRED * len(drawn),
+        "enough": bool(drawn) and killed >= REQUIRED * len(drawn),
         "seconds": round(sum(entry["seconds"] for entry in entries)),
     }
 

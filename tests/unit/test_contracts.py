@@ -330,96 +330,9 @@ def test_the_clone_comes_before_an_installed_collection():
     assert configuration["defaults"]["collections_path"].split(":")[0] == "collections"
 
 
-# Each module has a test file at the same path below tests/unit. These are tested through another file instead.
-TESTED_BY = {
-    # Thin: their decisions are in the modules that these files test.
-    "plugins/action/gpu_probe.py": "modules/test_gpu_probe.py",
-    "plugins/filter/measurements.py": "plugin_utils/report/test_measurements.py",
-    "plugins/modules/apt_transaction.py": "module_utils/packages/test_transaction.py",
-    "plugins/modules/check_variables.py": "action/test_check_variables.py",  # documents the action plugin
-    "plugins/modules/run_lock.py": "action/test_run_lock.py",  # run through its action plugin
-    "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
-    "plugins/modules/watched_command.py": "action/test_watched_command.py",  # documents the action plugin
-    "plugins/doc_fragments/environment.py": "playbooks/test_environment.py",
-    "plugins/plugin_utils/actions/secret_environment.py": "playbooks/test_environment.py",
-    # Run by the program that they are parts of.
-    **dict.fromkeys(
-        [f"plugins/module_utils/verdict/{name}.py" for name in ("present", "recorded", "texts")],
-        "module_utils/verdict/test_command_line.py",
-    ),
-    "plugins/plugin_utils/actions/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
-    # Options, read by their scripts before there is an environment, and the start of those.
-    "plugins/plugin_utils/capture_command/capture_options.py": "test_scripts.py",
-    "plugins/plugin_utils/capture_command/__main__.py": "plugin_utils/capture_command/test_capture_cli.py",
-    "plugins/plugin_utils/plan_command/plan_options.py": "test_scripts.py",
-    "plugins/plugin_utils/plan_command/__main__.py": "test_scripts.py",
-    "tools/catalog/options.py": "test_scripts.py",
-    # Types, used by all tests of these files.
-    "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
-    "plugins/module_utils/model/cuda_check.py": "module_utils/nvidia/test_cuda_program.py",
-    "plugins/module_utils/model/framework_output.py": "module_utils/checks/test_framework_checks.py",
-    "plugins/module_utils/model/outcomes.py": "module_utils/checks/test_model.py",
-    "plugins/module_utils/packages/port.py": "module_utils/packages/test_transaction.py",
-    "plugins/module_utils/packages/installed.py": "module_utils/packages/test_decisions.py",
-    # What it chooses is tested by itself; the words are those of messages.
-    "plugins/module_utils/packages/database.py": "module_utils/packages/apt/test_dpkg_contents.py",
-    "plugins/module_utils/packages/manager.py": "module_utils/packages/test_transaction.py",
-    "plugins/module_utils/packages/apt/apt_words.py": "module_utils/packages/test_one_gate.py",
-    "plugins/module_utils/packages/apt/dpkg_info.py": "module_utils/packages/apt/test_dpkg.py",
-    "plugins/module_utils/packages/dkms.py": "module_utils/nvidia/test_installed_driver.py",
-    **dict.fromkeys(
-        [f"plugins/module_utils/model/{name}.py" for name in ("host", "nvidia", "packages", "state")],
-        "module_utils/model/test_probe.py",
-    ),
-    # What a plan changes of each component is tested by plans.
-    "plugins/plugin_utils/components/inputs/catalogs.py": "plugin_utils/catalog/test_loader.py",
-    "plugins/plugin_utils/components/inputs/declared.py": "plugin_utils/model/test_user_variables.py",
-    "plugins/plugin_utils/components/inputs/user_request.py": "plugin_utils/model/test_request.py",
-    "plugins/plugin_utils/components/driver/removal.py": "plugin_utils/planning/test_removals.py",
-    **dict.fromkeys(
-        [f"plugins/plugin_utils/components/{name}.py" for name in ("base", "changes", "driver/part")],
-        "plugin_utils/planning/test_plan_diff.py",
-    ),
-    "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/preflight/test_checks.py",
-    "plugins/plugin_utils/planning/preflight/model.py": "plugin_utils/planning/preflight/test_checks.py",
-    # The choices are decided about by every plan of these files.
-    **dict.fromkeys(
-        [f"plugins/plugin_utils/resolver/{name}.py" for name in ("choices", "missing")],
-        "plugin_utils/resolver/test_search.py",
-    ),
-    "plugins/plugin_utils/resolver/scenarios.py": "plugin_utils/resolver/test_limits.py",
-    **dict.fromkeys(
-        [f"plugins/plugin_utils/components/{name}.py" for name in ("fallback", "pytorch", "tensorflow")],
-        "plugin_utils/components/test_frameworks.py",
-    ),
-    **dict.fromkeys(
-        [f"plugins/plugin_utils/components/{name}.py" for name in ("one_plan", "registry", "repository")],
-        "plugin_utils/components/test_plans.py",
-    ),
-    "plugins/plugin_utils/components/common/small_gpus.py": "plugin_utils/resolver/test_gpus.py",
-    **{
-        f"plugins/plugin_utils/components/common/{name}.py": f"plugin_utils/components/test_{name}.py"
-        for name in ("frameworks", "gpu_support")
-    },
-    "plugins/plugin_utils/components/driver/held_driver.py": "plugin_utils/resolver/present/test_holds.py",
-    "plugins/plugin_utils/components/driver/of_others.py": "plugin_utils/resolver/present/test_keeping.py",
-    # Programs: tested by running the program that includes or starts them.
-    "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",
-    "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",
-    "roles/tensorflow_env/files/verify.py": "roles/framework_env/test_verify.py",
-    # Few lines, used by every plan.
-}
-
-
 def modules() -> list[str]:
     found = [*PROJECT.glob("plugins/**/*.py"), *PROJECT.glob("roles/*/files/*.py"), *PROJECT.glob("tools/**/*.py")]
     return names(sorted(path for path in found if path.name != "__init__.py"))
-
-
-def mirrored(module: str) -> str:
-    """Return the test file of a module: plugins/x/y.py -> x/test_y.py, roles/x/files/y.py -> roles/x/test_y.py."""
-    path = Path(module.removeprefix("plugins/").replace("/files/", "/"))
-    return str("tests/unit" / path.with_name(f"test_{path.name}"))
 
 
 MODULES_IN_A_FOLDER = 16  # what a newcomer can hold in mind; more are two subjects
@@ -435,13 +348,3 @@ def test_the_requirements_are_installed_without_a_network(tmp_path):
 def test_no_folder_has_too_many_modules():
     counts = collections.Counter(str(Path(module).parent) for module in modules() if not module.startswith("roles/"))
     assert {folder: count for folder, count in counts.items() if count > MODULES_IN_A_FOLDER} == {}
-
-
-def test_every_module_has_its_test_file():
-    missing = [module for module in modules() if not (PROJECT / mirrored(module)).exists() and module not in TESTED_BY]
-    assert missing == []
-
-
-def test_exceptions_from_the_mirror_are_needed_and_tested():
-    assert [module for module in TESTED_BY if module not in modules() or (PROJECT / mirrored(module)).exists()] == []
-    assert [path for path in TESTED_BY.values() if not (PROJECT / "tests/unit" / path).exists()] == []

@@ -61,16 +61,58 @@ def test_every_area_has_files_and_tests(area):
     sources = mutation.AREAS[area].sources(PROJECT)
     assert sources
     assert [path for path in mutation.AREAS[area].tests if not (PROJECT / "tests/unit" / path).exists()] == []
-    assert [path for path in sources if not (PROJECT / mutation.own_test(path)).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "tests"),
+    [
+        ("plugins/x/own.py", ["x/test_own.py"]),
+        ("roles/r/files/verify.py", ["roles/r/test_verify.py"]),
+        ("plugins/x/shared.py", ["x/test_a.py", "x/test_b.py", "x/test_c.py"]),
+        ("plugins/y/shared.py", ["test_far.py"]),
+        ("plugins/x/of_others.py", []),
+    ],
+    ids=["its own file", "of a role", "at most three, the nearest", "another folder's", "that no test imports"],
+)
+def test_the_nearest_tests_of_a_module(monkeypatch, tmp_path, module, tests):
+    collection = "ansible_collections.gpuhost.stack.plugins"
+    for name, text in {
+        "x/test_own.py": "",
+        "roles/r/test_verify.py": "",
+        "test_all.py": f"import {collection}.x.shared",
+        "test_far.py": f"from {collection}.y.shared import f",
+        "x/test_a.py": f"from {collection}.x import shared",
+        "x/test_b.py": f"def test():\n    from {collection}.x.shared import f",
+        "x/test_c.py": f"from {collection} import x\nimport {collection}.x.shared as s",
+        "x/test_d.py": f"from {collection}.x import unshared  # x.shared",
+    }.items():
+        (tmp_path / "tests/unit" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tests/unit" / name).write_text(text)
+    monkeypatch.setattr(mutation, "PROJECT", tmp_path)
+    assert mutation.nearest_tests(module) == [f"tests/unit/{name}" for name in tests]
+
+
+def test_the_tool_starts_as_the_tier_starts_it(monkeypatch, tmp_path):
+    """Without a mutant: nothing was tested, which is no success."""
+    command = runner.Step.command
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(runner, "RESULTS", tmp_path)
+    monkeypatch.setattr(runner.Step, "command", lambda step, *words, **v: command(step, *words, "--mutants=0", **v))
+    step = runner.Step("mutation", runner.lint)
+    found = runner.run_area(step, "training")
+    assert "seed" in found, step.log.read_text()
+    assert (found["passed"], found["failed"]) == (0, 1)
+    assert "no mutant was tested" in step.log.read_text()
 
 
 def test_every_accepted_survivor_is_a_mutant_and_has_a_reason():
-    known = set()
-    for path in {file for file, *_ in mutation.accepted()}:
+    accepted = mutation.accepted()
+    functions, known = {(file, function) for file, function, *_ in accepted}, set()
+    for path in {file for file, *_ in accepted}:
         source = (PROJECT / path).read_bytes()
-        known |= {mutant.key(source) for mutant in mutants(path, source)}
-    assert [key for key in mutation.accepted() if key not in known] == []
-    assert all(len(reason) > 20 for reason in mutation.accepted().values())
+        known |= {m.key(source) for m in mutants(path, source) if (path, m.function) in functions}
+    assert [key for key in accepted if key not in known] == []
+    assert all(len(reason) > 20 for reason in accepted.values())
 
 
 MODULE = """\
