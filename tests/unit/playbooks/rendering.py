@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.manag
 
 PROJECT = Path(__file__).resolve().parents[3]
 PLAYBOOKS = PROJECT / "playbooks"
-# One line of JSON for each row: whether all conditions hold, and the values of the variables.
+# Reads lines of rows; prints a line of JSON for each row: whether all conditions hold, and the values of the variables.
 PROGRAM = """
 import json, sys
 from ansible.parsing.dataloader import DataLoader
@@ -42,8 +44,10 @@ def answer(templar, row):
 
 
 # Ansible's values are strings with tags: plain ones are written.
-for row in json.load(sys.stdin):
-    print(json.dumps(answer(Templar(DataLoader(), variables=trusted(row["variables"])), row), default=str))
+for line in sys.stdin:
+    for row in json.loads(line):
+        print(json.dumps(answer(Templar(DataLoader(), variables=trusted(row["variables"])), row), default=str))
+    sys.stdout.flush()
 """
 # Of Ansible itself.
 MAGIC: dict[str, Any] = {
@@ -72,6 +76,15 @@ def managed() -> dict[str, dict[str, Any]]:
     return with_components(group_vars()["__gpu_stack_listed"])
 
 
+@functools.cache
+def renderer() -> subprocess.Popen[str]:
+    """Return the process that renders for all tests of this one: its start takes longer than most of their rows."""
+    command = [sys.executable, "-c", PROGRAM, str(PROJECT / "collections")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PLAYBOOKS)
+    atexit.register(process.kill)
+    return process
+
+
 def rendered(rows: Sequence[dict[str, Any]]) -> list[Any]:
     """Return for each row whether its conditions hold or, if it has names, the values of these variables.
 
@@ -80,10 +93,12 @@ def rendered(rows: Sequence[dict[str, Any]]) -> list[Any]:
     """
     base = {**MAGIC, **group_vars()}
     data = [{"conditions": [], "names": [], **row, "variables": {**base, **row["variables"]}} for row in rows]
-    command = [sys.executable, "-c", PROGRAM, str(PROJECT / "collections")]
-    done = subprocess.run(command, input=json.dumps(data), capture_output=True, text=True, check=False, cwd=PLAYBOOKS)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    process = renderer()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(data) + "\n")
+    process.stdin.flush()
+    return [json.loads(process.stdout.readline()) for _row in data]
 
 
 def all_tasks() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import TrainingOptions
 
-from tests.unit.ansible_runs import printed, run_play
+from tests.unit.playbooks import rendering
 from tests.unit.plugin_utils.planning.planning_cases import planned
 
 FILE = Path(__file__).resolve().parents[4] / "playbooks/group_vars/all/results.yml"
@@ -161,26 +160,24 @@ OF_THE_USER = ("gpu_stack_rollback", "gpu_stack_smoke_train", "smoke_train_scope
 ALWAYS_THERE = ("plan", "probe", "damage", "left_out")
 
 
-def rendered(tmp_path: Path, **variables: str) -> dict[str, Any]:
+def rendered(**variables: str) -> dict[str, Any]:
     """Return the mapping as Ansible renders it."""
-    content = {"content": "{{ __gpu_stack_results | to_json }}", "dest": f"{tmp_path}/results.json", "mode": "0600"}
-    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(FILE)], "tasks": [{"copy": content}]}
-    done = run_play(tmp_path, play, "-e", json.dumps(variables))
-    assert done.returncode == 0, printed(done)
-    found: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
+    (answer,) = rendering.rendered([{"variables": variables, "names": ["__gpu_stack_results"]}])
+    assert isinstance(answer, dict), answer
+    found: dict[str, Any] = answer["__gpu_stack_results"]
     return found
 
 
-def test_each_result_has_the_name_under_which_a_task_registers_it(tmp_path: Path) -> None:
-    found = rendered(tmp_path, **{variable: variable for variable in OF_RUN.values()})
+def test_each_result_has_the_name_under_which_a_task_registers_it() -> None:
+    found = rendered(**{variable: variable for variable in OF_RUN.values()})
     assert {name: found[name] for name in OF_RUN} == OF_RUN
     assert found.keys() - OF_RUN.keys() == {"check_mode", "now"}
     assert found["check_mode"] is False
     assert datetime.strptime(found["now"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC) <= datetime.now(UTC)
 
 
-def test_what_has_not_run_is_none(tmp_path: Path) -> None:
-    found = rendered(tmp_path, **{OF_RUN[name]: name for name in ALWAYS_THERE})
+def test_what_has_not_run_is_none() -> None:
+    found = rendered(**{OF_RUN[name]: name for name in ALWAYS_THERE})
     declared = {"rollback", "training_mode", "training_max_age"}  # of the user's, with their defaults
     assert {name for name in OF_RUN if found[name] is not None} == {*ALWAYS_THERE, *declared}
 
