@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.unit.ansible_runs import printed, run_play
@@ -44,31 +43,28 @@ def outcomes(tmp_path: Path, tried: dict[str, dict[str, Any]], tasks: list[dict[
     return found
 
 
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, "reused"),
-        ({"__gpu_stack_baseline": {"changed": True}}, "train"),
-        ({"gpu_stack_smoke_train": "always"}, "train"),
-        ({"__gpu_stack_by_itself": True}, "train"),
-        ({"smoke_train_max_age": 0.001}, "train"),
-        ({"__gpu_stack_verified": {"verify": {"gpu_jobs": "77 (python)", "status": "pass"}}}, "reused"),
-    ],
-    ids=["unchanged", "changed by this run", "requested", "smoke_train.yml", "too old", "a job runs"],
-)
-def test_a_training_is_reused_only_if_this_run_changed_nothing(
-    tmp_path: Path, variables: dict[str, Any], expected: str
-) -> None:
+# Of a run, and whether its training is reused or done.
+RUNS: dict[str, tuple[dict[str, Any], str]] = {
+    "unchanged": ({}, "reused"),
+    "changed by this run": ({"__gpu_stack_baseline": {"changed": True}}, "train"),
+    "requested": ({"gpu_stack_smoke_train": "always"}, "train"),
+    "smoke_train.yml": ({"__gpu_stack_by_itself": True}, "train"),
+    "too old": ({"smoke_train_max_age": 0.001}, "train"),
+    "a job runs": ({"__gpu_stack_verified": {"verify": {"gpu_jobs": "77 (python)", "status": "pass"}}}, "reused"),
+}
+
+
+def test_a_training_is_reused_only_if_this_run_changed_nothing(tmp_path: Path) -> None:
     values = {
         "gpu_stack_plan": PLAN.to_json(),
         "gpu_stack_probe": {**PROBE, "verified": verified(), "uid": 0, "architecture": "x86_64"},
         "__gpu_stack_requested": "",
         "smoke_train_max_age": 99999,
-        **variables,
     }
+    tried = {name: {**values, **variables} for name, (variables, _expected) in RUNS.items()}
     decided = task("decide_trainings.yml", "Decide what to train")
     answer = {"set_fact": {"answer": "{{ gpu_stack_trainings.tensorflow.action }}"}}
-    assert outcomes(tmp_path, {"one": values}, [decided, answer])["one"] == expected
+    assert outcomes(tmp_path, tried, [decided, answer]) == {name: expected for name, (_run, expected) in RUNS.items()}
 
 
 def test_the_baseline_has_what_is_set_aside_beside_what_the_roles_write(tmp_path: Path) -> None:

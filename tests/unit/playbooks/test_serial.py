@@ -91,7 +91,6 @@ def show_batches(tmp_path: Path, inventory: dict[str, Any], *words: str, check: 
     return [json.loads(part.split("]")[0] + "]") for part in done.stdout.split('"ansible_play_batch": ')[1:]]
 
 
-@pytest.mark.parametrize("playbook", ["rollback", "teardown"])
 @pytest.mark.parametrize(
     ("count", "group", "words", "batches"),
     [
@@ -106,10 +105,10 @@ def show_batches(tmp_path: Path, inventory: dict[str, Any], *words: str, check: 
     ids=["two hosts", "three hosts", "seven hosts", "limit", "a busy host is not the first", "inventory", "-e"],
 )
 def test_a_driver_is_taken_from_one_host_first(
-    tmp_path: Path, playbook: str, count: int, group: dict[str, Any], words: list[str], batches: list[str]
+    tmp_path: Path, count: int, group: dict[str, Any], words: list[str], batches: list[str]
 ) -> None:
     """Restoring or removing a driver stops what runs on the GPUs: not on all hosts of a fleet at once."""
-    names = ("_refuse_gpu_jobs", playbook)
+    names = ("_refuse_gpu_jobs", "rollback")
     found = [play for name in names for play in yaml.safe_load((PROJECT / f"playbooks/{name}.yml").read_text())]
     plays = [play for play in found if "hosts" in play]  # without what they import, such as the check of the variables
     for play in plays:
@@ -128,6 +127,22 @@ def test_a_driver_is_taken_from_one_host_first(
     (tmp_path / "play.yml").write_text(json.dumps(plays))
     inventory = {"gpu_hosts": {"hosts": {name: {} for name in "abcdefg"[:count]}, "vars": group}}
     assert show_batches(tmp_path, inventory, *words, check="busy=a" not in words) == [list(batch) for batch in batches]
+
+
+def test_a_teardown_takes_the_batches_of_a_rollback() -> None:
+    """By the same keywords, after the same play that finds busy hosts."""
+    of_tasks = {"name", "tasks", "gather_facts", "gather_subset", "environment", "module_defaults"}
+
+    def batches(playbook: str) -> tuple[str, dict[str, Any]]:
+        first, *others = yaml.safe_load((PROJECT / f"playbooks/{playbook}.yml").read_text())
+        (play,) = (each for each in others if "hosts" in each)
+        keywords = {name: value for name, value in play.items() if name not in of_tasks}
+        return first["ansible.builtin.import_playbook"], {**keywords, "vars_files": keywords["vars_files"][:2]}
+
+    assert batches("teardown") == batches("rollback")
+    refuse_gpu_jobs, keywords = batches("rollback")
+    assert refuse_gpu_jobs == "_refuse_gpu_jobs.yml"
+    assert set(keywords) == {"hosts", "serial", "vars_files"}
 
 
 def run_plays(tmp_path: Path, plays: list[dict[str, Any]], hosts: Iterable[str], *words: str) -> Done:
