@@ -14,7 +14,7 @@ from ansible import context
 from ansible_collections.gpuhost.stack.plugins.action import stack_plan
 from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.ansible_runs import INTERPRETER, Done, run_playbook
+from tests.unit.ansible_runs import INTERPRETER, Done, empty_apt, run_playbook
 from tests.unit.module_utils.real_apt import RealApt, needs_apt
 from tests.unit.playbooks import rendering
 
@@ -133,7 +133,7 @@ def test_a_signing_key_that_cannot_be_used_is_refused_before_the_probe(
 
 
 def test_a_host_without_a_plan_is_an_error_and_has_no_actions(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    answer = run(tmp_path, "-e", "gpu_stack_cuda=1.0")
+    answer = run(tmp_path, "-e", "gpu_stack_cuda=1.0", **empty_apt(tmp_path / "apt"))
     assert answer.returncode == 2, answer.stdout + answer.stderr
     assert "problem  unknown-version: " in answer.stdout
     (kept,) = (path for path in tmp_path.glob("*/*/failure.json") if "latest" not in path.parts)
@@ -145,7 +145,7 @@ def test_a_version_of_a_role_that_is_not_the_plans_is_refused(tmp_path: Path) ->
     """The plan promises another one, whose packages are installed."""
     asked = {**NO_GPU, "gpu_stack_cuda": "13.0"}
     other = {"cuda_toolkit_version": "12.9", "env_paths_cuda_home": "/usr/local/cuda-12.9"}
-    answer = run(tmp_path, "-e", json.dumps({**asked, **other}))
+    answer = run(tmp_path, "-e", json.dumps({**asked, **other}), **empty_apt(tmp_path / "apt"))
     assert answer.returncode == 2, answer.stdout + answer.stderr
     output = " ".join(answer.stdout.split())
     for name, value in other.items():
@@ -210,6 +210,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     }
     found = Runs({}, {}, secret)
     cache = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(folder / "cache")}
+    cache |= empty_apt(folder / "apt")
     for cuda, more in asked.items():
         words = ("-e", json.dumps({"gpu_stack_cuda": cuda, **NO_GPU, **more}), "--vault-password-file", str(password))
         answer = run(folder / cuda, *words, **cache)
@@ -269,6 +270,7 @@ def test_a_plan_that_an_earlier_release_cached_as_fact_is_never_used(
     facts = json.dumps({"gpu_stack_plan": {"ok": False}})
     (tmp_path / "cache/s1_localhost").write_text(json.dumps({"__payload__": facts}))
     cache = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(tmp_path / "cache")}
+    cache |= empty_apt(tmp_path / "apt")
     answer = run(tmp_path, "-e", json.dumps(NO_GPU), **cache, ANSIBLE_INJECT_FACT_VARS=injected)
     if injected == "True":
         assert refusal(tmp_path, answer) == snapshot

@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_environment import divided
 
 from tests.unit import web_server
-from tests.unit.ansible_runs import INTERPRETER, Done, printed, run_playbook
+from tests.unit.ansible_runs import INTERPRETER, Done, empty_apt, printed, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 # These run on the controller, or report and read what is there.
@@ -66,7 +66,8 @@ def proxy() -> Iterator[str]:
 def plan(tmp_path: Path, variables: dict[str, object], *files: str) -> Done:
     given = (json.dumps({"ansible_become": False, **variables}), *files)
     words = ("-i", "inventories/local", *INTERPRETER, *(word for each in given for word in ("-e", each)))
-    return run_playbook(PROJECT, "playbooks/plan.yml", *words, GPUHOST_REPORTS=str(tmp_path / "reports"))
+    settings = {"GPUHOST_REPORTS": str(tmp_path / "reports"), **empty_apt(tmp_path / "apt")}
+    return run_playbook(PROJECT, "playbooks/plan.yml", *words, **settings)
 
 
 def test_the_probe_reads_the_repository_through_the_proxy(tmp_path: Path, proxy: str) -> None:

@@ -11,13 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.ansible_runs import empty_apt
+
 PROJECT = Path(__file__).resolve().parents[3]
 PYENV = shutil.which("pyenv")
 NOT_FOUND = 'echo "pyenv: $program: command not found" >&2; exit 127'
 
 
 def plan(tmp_path: Path, path: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Plan for this machine with another PATH, from the collection's directory and without a setting of ansible.cfg."""
+    """Plan for this machine with another PATH, from the collection's directory and without a setting of ansible.cfg.
+
+    Before the PATH is an apt that answers nothing.
+    """
+    empty_apt(tmp_path / "apt")
     (tmp_path / "ansible.cfg").write_text("")
     (tmp_path / "hosts.yml").write_text(
         json.dumps({"gpu_hosts": {"hosts": {"box": {"ansible_connection": "local", "ansible_become": False}}}})
@@ -26,7 +32,7 @@ def plan(tmp_path: Path, path: str, *words: str) -> subprocess.CompletedProcess[
     assert (collection / "plugins").exists()
     environment = {
         **os.environ,
-        "PATH": path,
+        "PATH": f"{tmp_path}/apt:{path}",
         "ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"),
         "GPUHOST_REPORTS": str(tmp_path / "reports"),
         "NO_COLOR": "1",

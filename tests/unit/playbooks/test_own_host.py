@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.ansible_runs import INTERPRETER, Done, printed, run_play, run_playbook
+from tests.unit.ansible_runs import INTERPRETER, Done, empty_apt, printed, run_play, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 PLAYBOOKS = PROJECT / "playbooks"
@@ -45,7 +45,7 @@ def play(folder: Path, *tasks: dict[str, object], **variables: object) -> Done:
         "vars_files": [str(path) for path in GROUP],
         "tasks": listed,
     }
-    return run_play(folder, text, "-e", json.dumps(values), timeout=200)
+    return run_play(folder, text, "-e", json.dumps(values), timeout=200, **empty_apt(folder / "apt"))
 
 
 @pytest.mark.parametrize("is_owned", [True, False], ids=["another run", "no other run"])
