@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.ansible_runs import empty_apt
+
 PROJECT = Path(__file__).resolve().parents[3]
 ENABLED = {"ANSIBLE_CALLBACKS_ENABLED": "gpuhost.stack.evidence"}
 PLAN = "{'ok': true, 'components': {}, 'problems': [], 'warnings': [], 'gpus': []}"
@@ -442,7 +444,7 @@ def test_a_plan_that_nobody_reads_does_not_block_the_run(tmp_path):
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/preflight.yml"]
     command += ["-i", str(tmp_path / "hosts.json"), "-e", f"ansible_python_interpreter={sys.executable}"]
     own = {"GPUHOST_REPORTS": str(tmp_path / "reports"), "ANSIBLE_STDOUT_CALLBACK": "default"}
-    environment = {**os.environ, **own}
+    environment = {**os.environ, **own, **empty_apt(tmp_path / "apt")}
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
     assert read_until(process, "TASK [Probe the host") == 99
