@@ -5,9 +5,10 @@
 The probe imports this file, and the role nvidia_driver installs it beside its kernel guard, which runs it alone, also
 while apt replaces Python: it imports nothing that python3-minimal does not have.
 
-A configuration is a script. It is followed with what GRUB's environment block and the files beside grub.cfg hold. Other
-conditions, such as those on disks, are known to GRUB alone, and so is what other files contain: what depends on them is
-unknown.
+grub.cfg is read line by line, as grub-mkconfig writes it with the scripts of Debian, Ubuntu and gpuhost (07_gpuhost):
+assignments, conditions on variables and on files beside it, menu entries, and custom.cfg. What GRUB alone knows, such
+as what a disk or the firmware offers, leaves unknown what depends on it. A line that may choose another entry in
+another way is not followed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Iterator, NamedTuple, Optional, Tuple, Union
+from typing import NamedTuple, Optional, Tuple
 
 CONFIGURATION, ENVIRONMENT = "/boot/grub/grub.cfg", "/boot/grub/grubenv"
 # Of boot loaders whose choice is not read: systemd-boot's, those of Syslinux and U-Boot, GRUB Legacy's.
@@ -25,57 +26,38 @@ OTHER_LOADERS = (
     "/boot/grub/menu.lst",
 )
 SUBMENU, SEVERAL, OTHER = ">", "?", "<"  # in place of a kernel
-# As in GRUB's lexer: braces and separators end a word unless they are quoted, and # in a word begins no comment.
-_TOKEN = re.compile(
-    r"""(?P<nothing>[ \t\r]+|\\\n|\#[^\n]*)
-    |(?P<mark>[\n;{}&|<>])
-    |(?P<word>(?:[^{}|&$;<>\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*"|\$\{[^}\n]*\}|\$)+)""",
-    re.VERBOSE | re.DOTALL,
+_WORD = r"""(?:'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$\{\w+\}|[^\s'"\\;{}])+"""
+_CONDITION = re.compile(r"(if|elif)\s+(.*?)\s*;\s*then")
+_ENTRY = re.compile(r"(menuentry|submenu)\s+(%s)(.*)\{" % _WORD)
+_IDENTIFIER = re.compile(r"(?:\$menuentry_id_option|\$\{menuentry_id_option\}|--id)[\s=]\s*(%s)" % _WORD)
+_FUNCTION = re.compile(r"function\s+(\w+)\s*\{|(\w+)\s*\(\)\s*\{")
+_ASSIGNMENT = re.compile(r"(?:set\s+)?([A-Za-z_]\w*)=(%s)?" % _WORD)
+_CUSTOM = re.compile(r"(?:source|\.)\s+\$(?:prefix|\{prefix\}|\{?config_directory\}?)/([\w.-]+)")
+_KERNEL = re.compile(r"linux(?:efi|16)?\s+[\"']?([^\s\"']+)")
+_TEST = re.compile(
+    r"(?:(-[nz])\s+)?(%s)?|(%s)\s*(=|==|!=)\s*(%s)?|-[efs]\s+\$\{?(?:prefix|config_directory)\}?/([\w.-]+)"
+    % (_WORD, _WORD, _WORD)
 )
-_NAME = r"\$(?:(\w+|[?@*#])|\{([^}\n]*)\})"
-_PART = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)|""" + _NAME, re.DOTALL)
-_QUOTED_PART = re.compile(r'\\(["\\$])|' + _NAME)
-_BETWEEN = {"\n", ";"}
-_RESERVED = {"then", "elif", "else", "fi", "do", "done", "esac", "}", "&", "|", "<", ">"}  # GRUB has no pipes
+# What may choose another entry, add entries or leave the menu, unless it is one of the above: the variable that
+# decides, commands, and what goes on in other lines.
+_DECIDES = re.compile(r"(?<![\w$\{.-])default(?![\w.-])")
+_COMMAND = re.compile(
+    r"(?:^|;\s*|(?:then|else|do)\s+)(?:menuentry|submenu|source|\.|load_env|eval|configfile|normal|normal_exit|boot|reboot|"
+    r"halt|return|exit|for|while|until|case|(?:legacy|syslinux|extract_entries)_\w+)(?:[\s;]|$)"
+)
+_UNFINISHED = re.compile(r"(?:if|elif|then|function|\$\S*)(?:\s|$)|[{}]|.*[{\\]$")
+_ONLY_READ = ("save_env ", "export ", "echo ")
+_PART = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|((?:[^'"\\]|\\.)+)""", re.DOTALL)  # of a word
+_EXPANDED = re.compile(r"\\(.)|\$(?:(\w+|[?@*#])|\{([^}\n]*)\})", re.DOTALL)
 _VARIABLE = re.compile(r"^([A-Za-z_]\w*)=((?:[^\\\n]|\\.)*)$", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"\d+")
-_OPTIONS = ("--class", "--users", "--hotkey", "--source", "--id")  # of a menu entry, with a value
 _ONCE = ("next_entry", "initrdfail", "gpuhost_entry")  # in the environment, in place of the configuration's default
-_DIRECTORY = "(gpuhost)"  # stands for the directory of grub.cfg, which GRUB knows as $prefix
-# The variables that decide, none of which GRUB sets by itself, and its own ones of those that grub-mkconfig asks for.
+# The variables that decide, none of which GRUB sets by itself; those of others' values are unknown.
 _INITIAL = {
     **dict.fromkeys(("default", "next_entry", "prev_entry", "saved_entry", "prev_saved_entry", "boot_once"), ""),
-    **dict.fromkeys(("initrdfail", "menuentry_id_option", "gpuhost_entry", "gpuhost_tries"), ""),
-    "feature_menuentry_id": "y",  # since GRUB 2.00
-    "prefix": _DIRECTORY,
-    "config_directory": _DIRECTORY,
+    **dict.fromkeys(("initrdfail", "env_block", "gpuhost_entry", "gpuhost_tries"), ""),
 }
-_ONLY_READ = {"[", "test", "echo", "export", "save_env", "insmod"}  # others may set the variables that they name
-_LEAVE = {"configfile", "legacy_configfile", "syslinux_configfile", "extract_entries_configfile", "normal", "return"}
-_LEAVE |= {"normal_exit", "exit", "boot", "reboot", "halt"}
-_SOURCE = {"source", ".", "legacy_source", "syslinux_source", "extract_entries_source"}
 
-
-class Command(NamedTuple):
-    """A command: its words as they are written, and the statements between its braces."""
-
-    words: tuple[str, ...]
-    block: list[Statement] | None
-
-
-class Choice(NamedTuple):
-    """What a condition decides: one of the branches is run, perhaps an empty one.
-
-    test: the command whose success selects the first branch, else the other; None where that is not followed.
-    repeats: whether it may be decided again after each branch.
-    """
-
-    branches: list[list[Statement]]
-    test: Command | None = None
-    repeats: bool = False
-
-
-Statement = Union[Command, Choice]
 Names = Tuple[str, Optional[str], Optional[str]]
 
 
@@ -93,385 +75,173 @@ class Entry(NamedTuple):
     is_conditional: bool
 
 
-def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    """Yield words and marks as they are written, each with its line; raise ValueError for a quote without end."""
-    at, line = 0, 1
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if not found:
-            raise ValueError("line %d: a quote has no end" % line)
-        if not found.group("nothing"):
-            yield found.group(), line
-        line += found.group().count("\n")
-        at = found.end()
+def _lines(text: str) -> list[str]:
+    """Return the lines that are not empty or comments, the last one first."""
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in reversed(lines) if line and not line.startswith("#")]
 
 
-def _value(word: str, variables: dict[str, str] | None = None) -> str | None:
-    """Return a word without its quotes and with the values of its variables, or None where one is unknown.
-
-    Without `variables`, their names are left as in ${name}.
-    """
-    unknown = []
-
-    def value(name: str, is_quoted: bool) -> str:
-        if variables is None:
-            return "${%s}" % name
-        found = variables.get(name)
-        if found is None or (not is_quoted and re.search(r"\s", found)):  # which would be several words
-            unknown.append(name)
-        return found or ""
-
-    def quoted(found: re.Match[str]) -> str:
-        escaped, name, braced = found.groups()
-        return escaped or value(name or braced, True)
-
-    def part(found: re.Match[str]) -> str:
-        single, double, escaped, name, braced = found.groups()
-        if single is not None:
-            return single
-        if double is not None:
-            return _QUOTED_PART.sub(quoted, double)
-        return "".join(escaped.split("\n")) if escaped else value(name or braced, False)
-
-    said = _PART.sub(part, word)
-    return None if unknown else said
-
-
-class _Script:
-    """A script of GRUB as statements. Raises ValueError, with the line, for what GRUB's parser refuses."""
-
-    def __init__(self, text: str) -> None:
-        self._tokens = list(_tokens(text))
-        self._at = 0
-        self.statements = self._until()
-
-    def _until(self, *ends: str) -> list[Statement]:
-        """Return the statements up to one of the words `ends`, or up to the end of the script."""
-        found: list[Statement] = []
-        while self._at < len(self._tokens):
-            word, line = self._tokens[self._at]
-            if word in ends:
-                if not found:
-                    raise ValueError("line %d: no command before %s" % (line, word))
-                return found
-            if word in _RESERVED or (ends and word == "function"):  # which GRUB has at the top level alone
-                raise ValueError("line %d: unexpected %s" % (line, word))
-            if word in _BETWEEN:
-                self._at += 1
-            elif word == "if":
-                found += self._if()
-            elif word in ("while", "until", "for", "select"):
-                self._at += 1
-                condition = self._block("do")
-                found += [*condition, Choice([[*self._block("done"), *condition], []], repeats=True)]
-            elif word == "case":
-                found.append(Choice([self._block("esac"), []]))
-            else:
-                found.append(self._command())
-        if ends:
-            raise ValueError("%s is missing at the end" % " or ".join(ends))
-        return found
-
-    def _block(self, end: str) -> list[Statement]:
-        found = self._until(end)
-        self._at += 1
-        return found
-
-    def _if(self) -> list[Statement]:
-        """Return the condition, which is always run, and the choice between its branches."""
-        self._at += 1
-        condition = self._block("then")
-        test = condition[-1] if isinstance(condition[-1], Command) else None
-        branch = self._until("elif", "else", "fi")
-        word, _line = self._tokens[self._at]
-        if word == "elif":
-            return [*condition, Choice([branch, self._if()], test)]
-        self._at += 1
-        other = self._block("fi") if word == "else" else []
-        return [*condition, Choice([branch, other], test)]
-
-    def _command(self) -> Command:
-        words: list[str] = []
-        block = None
-        while self._at < len(self._tokens) and block is None:
-            word, _line = self._tokens[self._at]
-            is_function = len(words) == 2 and words[0] == "function"  # whose { may be on another line
-            if word in "}&|<>" or (word in _BETWEEN and not is_function):
-                break
-            self._at += 1
-            if word == "{":
-                block = self._block("}")
-            elif word not in _BETWEEN:
-                words.append(word)
-        return Command(tuple(words), block)
-
-
-class _Level:
-    """A menu that is being read."""
-
-    def __init__(self) -> None:
-        self.count, self.is_certain = 0, True
-
-    def index(self, is_conditional: bool) -> str:
-        self.is_certain = self.is_certain and not is_conditional
-        self.count += 1
-        return str(self.count - 1) if self.is_certain else "?"
+def _all(*values: bool | None) -> bool | None:
+    """Return whether all hold, or None where that depends on unknown ones."""
+    return False if False in values else None if None in values else True
 
 
 class Menu:
     """The menu that a configuration builds: its entries, submenus before theirs, and the one that it boots by default.
 
-    environment: the variables in GRUB's environment block. default: None where it is unknown. unread: what grub.cfg
-    runs and this does not read. left: how grub.cfg leaves its menu; then nothing of it is known.
+    environment: the variables in GRUB's environment block. default: None where it is unknown. Raises ValueError with a
+    line that is not followed.
     """
 
     def __init__(self, root: str, text: str, environment: dict[str, str]) -> None:
         self.entries: list[Entry] = []
-        self.unread = self.left = ""
         self._root, self._environment = root, environment
-        self._functions: dict[str, list[Statement]] = {}
         self._variables = dict(_INITIAL)  # those whose value is known
-        self._stops: list[dict[str, str]] = []  # the variables where a loop may end
-        self._read(_Script(text).statements, _Level(), (), False)
+        self._files: set[str] = set()  # beside grub.cfg, that it runs
+        self._functions: set[str] = set()  # those that add entries or choose one
+        self._read(_lines(text), (), True)
         default = self._variables.get("default")
         self.default = "0" if default == "" else default
 
-    def _read(
-        self,
-        statements: list[Statement],
-        level: _Level,
-        above: tuple[Names, ...],
-        is_conditional: bool,
-        calls: tuple[str, ...] = (),
-    ) -> None:
-        for statement in statements:
-            if isinstance(statement, Choice):
-                self._choose(statement, level, above, is_conditional, calls)
-            else:
-                self._run(statement, level, above, is_conditional, calls)
+    def _read(self, pending: list[str], above: tuple[Names, ...], is_shown: bool | None) -> None:
+        """Read the lines of the menu, or of a submenu up to its end; is_shown: None where that depends on a condition.
 
-    def _choose(
-        self, choice: Choice, level: _Level, above: tuple[Names, ...], is_conditional: bool, calls: tuple[str, ...]
-    ) -> None:
-        """Read the branch that is run; where that is unknown, each, and only what they agree on stays known."""
-        succeeds = self._succeeds(choice.test)
-        if succeeds is not None:
-            self._read(choice.branches[0 if succeeds else 1], level, above, is_conditional, calls)
-            return
-        outer = self._stops
-        while True:
-            before, count, self._stops = self._variables, len(self.entries), []
-            after = []
-            for branch in choice.branches:
-                self._variables = dict(before)
-                self._read(branch, level, above, True, calls)
-                after.append(self._variables)
-            if not choice.repeats:
-                outer += self._stops
-            else:
-                after += self._stops
-            self._variables = dict(set.intersection(*(set(each.items()) for each in after)))
-            if not choice.repeats or self._variables == before:
-                break
-            del self.entries[count:]  # the next round begins with what this one leaves
-        self._stops = outer
+        Each condition has whether its branch is run, and whether one after it may be.
+        """
+        branches: list[tuple[bool | None, bool | None]] = []
+        count, is_certain = 0, True
+        while pending:
+            line = pending.pop()
+            condition, entry = _CONDITION.fullmatch(line), _ENTRY.fullmatch(line)
+            if condition or line in ("else", "fi"):
+                if not branches and (not condition or condition.group(1) == "elif"):
+                    raise ValueError("`%s` is out of place" % line)
+                left = True if condition and condition.group(1) == "if" else branches.pop()[1]
+                holds = self._holds(condition.group(2)) if condition else True
+                if line != "fi":
+                    branches.append((_all(left, holds), _all(left, None if holds is None else not holds)))
+                continue
+            runs = _all(is_shown, *(branch for branch, _left in branches))
+            if line == "}" and above:
+                return
+            function = _FUNCTION.fullmatch(line)
+            if function:
+                if any(map(_decides, _block(pending))):
+                    self._functions.add(function.group(1) or function.group(2))
+            elif entry:
+                is_certain = is_certain and runs is not None
+                index = str(count) if is_certain else "?"
+                names = (*above, (index, self._identifier(entry.group(3)), self._value(entry.group(2))))
+                count += runs is not False
+                self._add(entry, names, pending, runs)
+            elif above and line.split()[0] in self._functions:
+                is_certain = False
+            elif runs is not False:
+                pending += self._run(line, runs, bool(above))
+        if branches or above:
+            raise ValueError("a block has no end")
 
-    def _run(
-        self, command: Command, level: _Level, above: tuple[Names, ...], is_conditional: bool, calls: tuple[str, ...]
-    ) -> None:
-        written, block = command.words[1 if command.words[:1] == ("!",) else 0 :], command.block
-        words = self._words(written)
-        name = words[0] if words else ""
-        if self._assign(written, words):
-            pass
-        elif name is None:
-            self._miss(level, written[0])
-        elif name == "unset":
-            for variable in words[1:]:
-                self._variables[variable or ""] = ""
-        elif name == "load_env":
-            self._load(level, words[1:])
-        elif name in ("menuentry", "submenu") and block is not None:
-            title, identifier = _title(words[1:])
-            names = (*above, (level.index(is_conditional), identifier, title))
+    def _add(self, entry: re.Match[str], names: tuple[Names, ...], pending: list[str], runs: bool | None) -> None:
+        """Add an entry, and those of a submenu, unless a condition leaves it out."""
+        count = len(self.entries)
+        if entry.group(1) == "submenu":
+            self.entries.append(Entry(names, SUBMENU, runs is None))
+            self._read(pending, names, runs)
+        else:
             # Those of another partition have kernels of the same names.
-            is_other = any("osprober-" in word for word in written)
-            kernel = SUBMENU if name == "submenu" else OTHER if is_other else self._kernel(block)
-            self.entries.append(Entry(names, kernel, is_conditional))
-            if name == "submenu":  # which is run when it is opened
-                before = dict(self._variables), self.unread, self.left
-                self._read(block, _Level(), names, is_conditional)
-                self._variables, self.unread, self.left = before
-        elif name == "function" and block is not None:  # read where it is called
-            self._functions[words[-1] or ""] = block
-        elif name in _SOURCE:
-            self._source(words[-1] if name in ("source", ".") else None, written, level, above, is_conditional, calls)
-        elif name == "eval":
-            self._miss(level, " ".join(written))
-        elif name in _LEAVE:
-            self.left = self.left or name
-            level.is_certain = False
-        elif name in ("break", "continue"):
-            self._stops.append(dict(self._variables))
-        elif name in self._functions and name not in calls:
-            self._read(self._functions[name], level, above, is_conditional, (*calls, name))
-        elif name not in _ONLY_READ:
-            for variable in re.findall(r"\w+", " ".join(word or "" for word in words)):
-                self._variables.pop(variable, None)
+            is_other = "osprober-" in entry.group(3)
+            kernel = _kernel(_block(pending))
+            self.entries.append(Entry(names, OTHER if is_other else kernel, runs is None))
+        if runs is False:
+            del self.entries[count:]
 
-    def _words(self, written: tuple[str, ...]) -> list[str | None]:
-        """Return the words as GRUB runs them, where an empty variable without quotes is none; None for unknown ones."""
-        words = [(word, _value(word, self._variables)) for word in written]
-        return [value for word, value in words if value != "" or "'" in word or '"' in word]
+    def _run(self, line: str, runs: bool | None, is_below: bool) -> list[str]:
+        """Run a line; return the lines that come in its place.
 
-    def _assign(self, written: tuple[str, ...], words: list[str | None]) -> bool:
-        """Run an assignment; return whether the command is one."""
-        at = 1 if written[:1] == ("set",) and len(words) > 1 else 0
-        if not words[at:]:
-            return False
-        name, is_set, _rest = written[at].lstrip("\"'").partition("=")
-        value = words[at]
-        if value is not None:
-            name, is_set, value = value.partition("=")
-        if not is_set or not re.fullmatch(r"\w+", name):
-            return False
+        runs: None where GRUB alone knows; is_below: whether it is run when a submenu is opened.
+        """
+        assigned, custom = _ASSIGNMENT.fullmatch(line), _CUSTOM.fullmatch(line)
+        if is_below:
+            assigned = custom = None
+        if assigned:
+            self._set(assigned.group(1), self._value(assigned.group(2) or "") if runs else None)
+        elif line == "load_env":
+            for variable, value in self._environment.items():
+                self._set(variable, value if runs else None)
+        elif custom and runs and custom.group(1) not in self._files:
+            self._files.add(custom.group(1))
+            return _lines(_read(self._root, self._beside(custom.group(1))) or "")
+        elif (
+            _decides(line)
+            or line.split()[0] in self._functions
+            or (_UNFINISHED.match(line) and not line.endswith("; fi"))
+        ):
+            raise ValueError("it has the line `%s`" % line)
+        return []
+
+    def _identifier(self, options: str) -> str | None:
+        found = _IDENTIFIER.search(options)
+        return self._value(found.group(1)) if found else ""
+
+    def _value(self, word: str) -> str | None:
+        """Return a word without its quotes and with the values of its variables, or None where one is unknown."""
+
+        def expanded(found: re.Match[str]) -> str:
+            escaped, name, braced = found.groups()
+            return escaped or self._variables[name or braced]
+
+        try:
+            parts = _PART.findall(word)
+            return "".join(single or _EXPANDED.sub(expanded, double or bare) for single, double, bare in parts)
+        except KeyError:
+            return None
+
+    def _set(self, name: str, value: str | None) -> None:
         if value is None:
             self._variables.pop(name, None)
         else:
             self._variables[name] = value
-        return True
 
-    def _load(self, level: _Level, words: list[str | None]) -> None:
-        """Run load_env, which loads every variable of a file, or those that it names."""
-        names, path, is_path = [], "%s/%s" % (_DIRECTORY, os.path.basename(ENVIRONMENT)), False
-        for word in words:
-            option, is_set, value = (word or "").partition("=")
-            if is_path or (option == "--file" and is_set):
-                path, is_path = (word or "") if is_path else value, False
-            elif option in ("-f", "--file"):
-                is_path = True
-            elif not option.startswith("-"):
-                names.append(word)
-        if self._below(path) != ENVIRONMENT or None in names:
-            self._miss(level, path)
-            return
-        self._variables.update({name: value for name, value in self._environment.items() if name in names or not names})
+    def _beside(self, name: str) -> str:
+        return "%s/%s" % (os.path.dirname(CONFIGURATION), name)
 
-    def _source(
-        self,
-        path: str | None,
-        written: tuple[str, ...],
-        level: _Level,
-        above: tuple[Names, ...],
-        is_conditional: bool,
-        calls: tuple[str, ...],
-    ) -> None:
-        at = self._below(path)
-        text = _read(self._root, at) if at and at not in calls else None
-        try:
-            statements = None if text is None else _Script(text).statements
-        except ValueError:  # GRUB has run what is before the error
-            statements = None
-        if at is None or statements is None:
-            self._miss(level, written[-1])
-        else:
-            self._read(statements, level, above, is_conditional, (*calls, at))
+    def _holds(self, condition: str) -> bool | None:
+        """Return whether a condition holds, or None where only GRUB knows."""
+        inner = re.fullmatch(r"\[\s+(.*?)\s*\]", condition)
+        return _all(*(self._test(each) for each in inner.group(1).split(" -a "))) if inner else None
 
-    def _miss(self, level: _Level, what: str) -> None:
-        """Know no variable and no number of an entry any more: what is run here is not read."""
-        self.unread = self.unread or what
-        self._variables.clear()
-        level.is_certain = False
-
-    def _below(self, path: str | None) -> str | None:
-        """Return where a file beside grub.cfg is on the host; None for others, whose devices GRUB alone knows."""
-        directory, slash, name = (path or "").partition("/")
-        is_beside = directory == _DIRECTORY and slash and name
-        return "%s/%s" % (os.path.dirname(CONFIGURATION), name) if is_beside else None
-
-    def _succeeds(self, command: Command | None) -> bool | None:
-        """Return whether a command succeeds, or None where only GRUB knows."""
-        words = self._words(command.words) if command else []
-        if words[:1] == ["!"]:
-            return _not(self._succeeds(command._replace(words=command.words[1:]))) if command else None
-        if words in (["true"], ["false"]):
-            return words == ["true"]
-        if words[:1] == ["["] and words[-1] == "]":
-            return self._holds(words[1:-1])
-        return self._holds(words[1:]) if words[:1] == ["test"] else None
-
-    def _holds(self, words: list[str | None]) -> bool | None:
-        """Return what `test` says, or None where only GRUB knows."""
-        for operator, decides in (("-o", True), ("-a", False)):
-            if operator in words:
-                at = words.index(operator)
-                both = (self._holds(words[:at]), self._holds(words[at + 1 :]))
-                return decides if decides in both else None if None in both else not decides
-        known = [word for word in words if word is not None]
-        if words[:1] == ["!"] and len(words) > 1:
-            return _not(self._holds(words[1:]))
-        if known != words or len(words) > 3 or "(" in words:
+    def _test(self, text: str) -> bool | None:
+        found = _TEST.fullmatch(text.strip())
+        if not found:
             return None
-        if len(known) < 2:
-            return known != [""]  # GRUB's [ ] succeeds
-        if len(known) == 3:
-            left, operator, right = known
-            return (left == right) == (operator != "!=") if operator in ("=", "==", "!=") else None
-        operator, operand = known
-        if operator in ("-n", "-z"):
-            return (operand != "") == (operator == "-n")
-        at_host = self._below(operand)
-        if at_host is None or operator not in ("-e", "-f", "-s"):
+        kind, word, one, sign, other, file = found.groups()
+        if file:
+            return _read(self._root, self._beside(file)) not in (None, "")
+        values = [self._value(each or "") for each in ((one, other) if sign else (word,))]
+        if None in values:
             return None
-        file = os.path.join(self._root, at_host.lstrip("/"))
-        return os.path.isfile(file) and (operator != "-s" or os.path.getsize(file) > 0)
+        return (values[0] == values[1]) == (sign != "!=") if sign else (values[0] != "") == (kind != "-z")
 
-    def _kernel(self, block: list[Statement]) -> str:
-        kernels = self._kernels(block, {""})
-        return kernels.pop() if len(kernels) == 1 else SEVERAL
-
-    def _kernels(self, statements: list[Statement], before: set[str], calls: tuple[str, ...] = ()) -> set[str]:
-        """Return what these statements may leave to be booted: GRUB boots what it loaded last."""
-        for statement in statements:
-            if isinstance(statement, Choice):
-                before = set().union(*(self._kernels(branch, before, calls) for branch in statement.branches))
-                continue
-            name, *words = [_value(word) or "" for word in statement.words] or [""]
-            if re.fullmatch("linux(efi|16)?", name):
-                before = {"".join(words[:1]).rpartition("vmlinuz-")[2]}
-            elif name in ("chainloader", "ntldr"):  # or a kernel of this system, as an EFI program
-                before = {"" if re.search("linu[xz]", " ".join(words), re.IGNORECASE) else OTHER}
-            elif name in self._functions and name not in calls:
-                before = self._kernels(self._functions[name], before, (*calls, name))
-        return before
-
-    def booted(self, entry: str, kernels: list[str]) -> tuple[str | None, str]:
-        """Return the kernel that an entry boots and "", or None and the reason why that is not known."""
-        found = self._find(entry)
+    def booted(self, entry: str, kernels: list[str]) -> tuple[str | None, str, str]:
+        """Return the kernel that an entry boots, or None with the reason and the title of another system."""
+        found = next((each for each in self.entries if _is_named(each, entry)), None)
         if found is None:
-            return None, "GRUB's menu has no entry %s" % entry
-        if not _is_named(found, _parts(entry)):
-            return None, "which entry of GRUB's menu is %s depends on a condition of GRUB" % entry
-        if found.kernel == SUBMENU:
-            return None, "entry %s of GRUB's menu is a submenu, which waits for a choice" % entry
-        if found.kernel == SEVERAL:
-            return None, "entry %s of GRUB's menu boots what a condition of GRUB selects" % entry
+            return None, "GRUB's menu has no entry %s" % entry, ""
+        if not _is_named(found, entry, certainly=True):
+            return None, "which entry of GRUB's menu is %s depends on a condition of GRUB" % entry, ""
         if found.kernel == OTHER:
-            return None, "entry %s of GRUB's menu starts another system" % entry
-        if found.kernel not in kernels:
-            return None, "entry %s of GRUB's menu boots no kernel in /boot" % entry
-        if found.is_conditional:
-            return None, "entry %s of GRUB's menu depends on a condition of GRUB" % entry
-        return found.kernel, ""
-
-    def system(self, entry: str) -> str:
-        """Return the title of an entry, by its name, that starts another system; empty where it does not."""
-        found = self._find(entry)
-        is_other = found is not None and found.kernel == OTHER and _is_named(found, _parts(entry))
-        return (found.names[-1][2] or entry) if found and is_other and not found.is_conditional else ""
-
-    def _find(self, entry: str) -> Entry | None:
-        return next((each for each in self.entries if _is_named(each, _parts(entry), perhaps=True)), None)
+            title = "" if found.is_conditional else found.names[-1][2] or entry
+            return None, "entry %s of GRUB's menu starts another system" % entry, title
+        reason = ""
+        if found.kernel == SUBMENU:
+            reason = "is a submenu, which waits for a choice"
+        elif found.kernel == SEVERAL:
+            reason = "boots what a condition of GRUB selects"
+        elif found.kernel not in kernels:
+            reason = "boots no kernel in /boot"
+        elif found.is_conditional:
+            reason = "depends on a condition of GRUB"
+        return (None, "entry %s of GRUB's menu %s" % (entry, reason), "") if reason else (found.kernel, "", "")
 
     def entry_of(self, kernel: str) -> str:
         """Return the identifiers of the entry of a kernel that no condition can take away, or "" without one."""
@@ -482,44 +252,45 @@ class Menu:
         return ""
 
 
-def _not(holds: bool | None) -> bool | None:
-    return None if holds is None else not holds
+def _block(pending: list[str]) -> list[str]:
+    """Take the lines of a block from the end of `pending`; return them without its brace."""
+    lines: list[str] = []
+    depth = 1
+    while pending:
+        line = pending.pop()
+        depth += line.endswith("{") - (line == "}")
+        if not depth:
+            return lines
+        lines.append(line)
+    raise ValueError("a block has no end")
 
 
-def _title(words: list[str | None]) -> tuple[str | None, str | None]:
-    """Return the title of a menu entry and its identifier, each None where it is unknown."""
-    titles: list[str | None] = []
-    identifier: str | None = ""
-    option = ""
-    for word in words:
-        name, is_set, value = (word or "").partition("=")
-        if option:
-            identifier = word if option == "--id" else identifier
-            option = ""
-        elif word is None:  # perhaps an option, or no word
-            titles, identifier = titles or [None], None
-        elif name in _OPTIONS:
-            identifier = value if name == "--id" and is_set else identifier
-            option = "" if is_set else name
-        elif not word.startswith("--"):
-            titles.append(word)
-    return (titles or [""])[0], identifier
+def _decides(line: str) -> bool:
+    """Return whether a line may choose another entry, add one or leave the menu."""
+    return bool(_COMMAND.search(line) or (_DECIDES.search(line) and not line.startswith(_ONLY_READ)))
 
 
-def _parts(entry: str) -> list[str]:
-    """Return the names on each level of an entry's name."""
-    return [part.replace(">>", ">") for part in re.split("(?<!>)>(?!>)", entry)]
+def _kernel(lines: list[str]) -> str:
+    """Return the kernel that the lines of an entry load, SEVERAL for more than one, else OTHER or ""."""
+    loaded = {found.group(1).rpartition("vmlinuz-")[2] for found in map(_KERNEL.match, lines) if found}
+    chained = [line for line in lines if line.startswith(("chainloader", "ntldr"))]
+    if loaded or not chained:
+        return loaded.pop() if len(loaded) == 1 else SEVERAL if loaded else ""
+    return (
+        "" if re.search("linu[xz]", chained[-1], re.IGNORECASE) else OTHER
+    )  # a kernel of this system, as an EFI program
 
 
-def _is_named(entry: Entry, parts: list[str], perhaps: bool = False) -> bool:
-    """Return whether `parts` names an entry, or perhaps one of which a name is unknown.
+def _is_named(entry: Entry, name: str, certainly: bool = False) -> bool:
+    """Return whether `name` is that of an entry, or may be, where GRUB alone knows its index.
 
     What begins with a digit is an index for GRUB, even if an entry has that title.
     """
+    parts = [part.replace(">>", ">") for part in re.split("(?<!>)>(?!>)", name)]
     return len(parts) == len(entry.names) and all(
-        (names[0] == str(int(number.group())) or (perhaps and names[0] == "?"))
+        names[0] == str(int(number.group())) or (names[0] == "?" and not certainly)
         if number
-        else part and (part in names[1:] or (perhaps and None in names[1:]))
+        else part and part in names[1:]
         for part, names, number in zip(parts, entry.names, map(_NUMBER.match, parts))  # noqa: B905
     )
 
@@ -569,22 +340,19 @@ def ask(root: str, kernels: list[str]) -> Answer:
     except PermissionError as error:
         return Answer(reason="GRUB's configuration cannot be read: %s" % error)
     except ValueError as error:
-        return Answer(reason="%s is not a script of GRUB: %s" % (CONFIGURATION, error))
-    if menu.left:
-        return Answer(reason="grub.cfg leaves its menu: it runs %s" % menu.left)
-    answer = Answer(
+        return Answer(reason="%s is not followed: %s" % (CONFIGURATION, error))
+    kernel, reason, system = None, "which entry of GRUB's menu is its default depends on a condition of GRUB", ""
+    if menu.default:
+        kernel, reason, system = menu.booted(menu.default, kernels)
+    return Answer(
+        next=kernel,
+        reason=reason,
         first=usual.booted("0", kernels)[0],
         selected=usual.booted(usual.default, kernels)[0] if usual.default else None,
         default=usual.default or "",
         entries=tuple((kernel, usual.entry_of(kernel)) for kernel in kernels),
+        system=system,
     )
-    if menu.default:
-        kernel, reason = menu.booted(menu.default, kernels)
-    elif menu.unread:
-        kernel, reason = None, "%s, which grub.cfg runs, may choose another entry of GRUB's menu" % menu.unread
-    else:
-        kernel, reason = None, "which entry of GRUB's menu is its default depends on a condition of GRUB"
-    return answer._replace(next=kernel, reason=reason, system=menu.system(menu.default or ""))
 
 
 def main(root: str, kernels: list[str]) -> None:
