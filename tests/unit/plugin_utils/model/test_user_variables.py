@@ -75,7 +75,7 @@ def test_every_variable_is_read_where_its_declaration_says(name: str) -> None:
             rf'request\["{variable.option}"\]' if file.endswith(".py") else rf"\b{name}\b|request\.{variable.option}\b"
         )
         if variable.option in BY_NAME:
-            pattern = "^CHOICE = "
+            pattern = f"^(CHOICE|{variable.option.upper()}) = "
         assert re.search(pattern, (PROJECT / file).read_text(), re.MULTILINE), f"{file} does not read {name}"
 
 
