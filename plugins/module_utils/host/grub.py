@@ -104,10 +104,8 @@ class Menu:
         self.default = "0" if default == "" else default
 
     def _read(self, pending: list[str], above: tuple[Names, ...], is_shown: bool | None) -> None:
-        """Read the lines of the menu, or of a submenu up to its end; is_shown: None where that depends on a condition.
-
-        Each condition has whether its branch is run, and whether one after it may be.
-        """
+        """Read the lines of a menu, or of a submenu up to its end; is_shown: None where GRUB alone knows."""
+        # Of each condition around the line: whether this branch is run, and whether a later one can be.
         branches: list[tuple[bool | None, bool | None]] = []
         count, is_certain = 0, True
         while pending:

@@ -318,7 +318,7 @@ def prepare(
 ) -> tuple[Dataset, str]:
     """Return the requested data, and a note if `auto` had to use simulated data, with the reason.
 
-    say: is told how far a download is.
+    say: called with the progress of a download, as text.
     """
     if kind == "simulated":
         return write_simulated(data_dir, seed, records), ""
@@ -332,8 +332,11 @@ def prepare(
 
 def send(_request: dict[str, Any], options: Options, events: Events) -> None:
     """Prepare the requested data and send the event `data`."""
-    how = {"say": lambda text: events.send("progress", text=text)}
-    dataset, note = prepare(Path(options.data_dir), options.data, options.mirror_url, options.seed, **how)
+
+    def say(text: str) -> None:
+        events.send("progress", text=text)
+
+    dataset, note = prepare(Path(options.data_dir), options.data, options.mirror_url, options.seed, say=say)
     files = [str(path.resolve()) for path in dataset.files]
     events.send("data", **dict(vars(dataset), files=files, note=note))
 
