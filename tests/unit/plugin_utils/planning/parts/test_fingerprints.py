@@ -156,7 +156,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         NOTHING,
     ),
     "a comment of a template": (edit("roles/nvidia_repo/templates/auth.conf.j2", "Tokens", "Changed: tokens"), NOTHING),
-    "a comment of a copied file": (insert(f"{UTILS}/host/grub.py", "_tokens", "# Changed."), NOTHING),
+    "a comment of a copied file": (insert(f"{UTILS}/host/grub.py", "_lines", "# Changed."), NOTHING),
     "what a role's README says": (write("roles/nccl/README.md"), NOTHING),
     "what a role's specification says": (write("roles/nccl/meta/argument_specs.yml"), NOTHING),
     "what a role's documents say of it": (write("roles/nccl/meta/main.yml"), NOTHING),
@@ -181,7 +181,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         {"tensorflow_env"},
     ),
     "the order of assignments": (
-        edit(f"{UTILS}/host/grub.py", "\n_LEAVE |= ", "\n_LEAVE = _LEAVE | "),
+        edit(f"{UTILS}/host/grub.py", "SUBMENU, SEVERAL, OTHER = ", "SUBMENU, OTHER, SEVERAL = "),
         {"nvidia_driver"},
     ),
     "an import": (
@@ -242,7 +242,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         rename("roles/nvidia_driver/files/07_gpuhost", "roles/nvidia_driver/files/08_gpuhost"),
         {"nvidia_driver"},
     ),
-    "a copied file": (statement(f"{UTILS}/host/grub.py", "_tokens"), {"nvidia_driver"}),
+    "a copied file": (statement(f"{UTILS}/host/grub.py", "_lines"), {"nvidia_driver"}),
     "a program of an included role": (
         edit("roles/framework_env/files/build.py", "\nimport ", "\nOTHER = 1\nimport "),
         {"tensorflow_env"},
