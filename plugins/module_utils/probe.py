@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     cloud_init,
     display,
+    foreign_settings,
     module_keys,
     os_release,
     pci,
@@ -55,7 +56,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Journal, foreign_holds
 from ansible_collections.gpuhost.stack.plugins.module_utils.probe_start import Options
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import foreign_settings, last_result, run_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, run_lock
 
 Part = TypeVar("Part")
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system")

@@ -92,10 +92,10 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, module_options
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_settings
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load, proc_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import foreign_settings
 
 ROOT = "/"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"

@@ -33,8 +33,18 @@ AREAS = {
         frameworks=True,
     ),
     "drift": Area(
-        ("plugins/plugin_utils/planning/parts/drift.py", "plugins/module_utils/state/*.py"),
-        ("plugin_utils/planning", "module_utils/state", "modules/test_stack_state.py", "action/test_stack_plan.py"),
+        (
+            "plugins/plugin_utils/planning/parts/drift.py",
+            "plugins/module_utils/resources/*.py",
+            "plugins/module_utils/state/*.py",
+        ),
+        (
+            "plugin_utils/planning",
+            "module_utils/resources",
+            "module_utils/state",
+            "modules/test_stack_state.py",
+            "action/test_stack_plan.py",
+        ),
     ),
     "packages": Area(
         tuple(

@@ -22,6 +22,7 @@ FLOORS = {
         "packages/apt",
         "packages",
         "nvidia",
+        "resources",
         "state",
         "checks",
         "verdict",

@@ -10,7 +10,6 @@ previous.json   the verified configuration before that one, in the same form
 journal.json    each package that a transaction changed, as it was before its first change: {"packages": {name: state}}
 applied.json    what the last complete run left, part by part, and what a later one began to change (applied.py)
 listings.json   the files of the packages and environments of that record
-damage.json     of earlier versions: the differences that a run set out to repair; removed when a run completes
 run.json        the run that changes the host, until its end (run_lock.py)
 transaction.json  the result of a package transaction that no run has read yet (transaction_lock.py)
 last_result.json  what the checks found last (last_result.py)
@@ -26,10 +25,10 @@ restoring.json  the record that a rollback restores: {"to", "changed"}; removed 
 packages/       the .deb files of the verified and the previous configuration
 
 The state of a package is {"version", "held", "auto"}, or None where it was not installed; that of a file is what
-`file_state.py` returns, that of an alternative what `alternatives.py` returns. The evidence is what verified the
-configuration, as verification/verdict.py on the controller composes it: {"at", "stack", "checks", "trainings"};
-`applied` is the content of applied.json and, packed, of listings.json at that time. Records of earlier versions have
-neither. Times are UTC, as NOW formats them. Runs on the managed host.
+`resources/file.py` returns, that of an alternative what `resources/alternative.py` returns. The evidence is what
+verified the configuration, as verification/verdict.py on the controller composes it: {"at", "stack", "checks",
+"trainings"}; `applied` is the content of applied.json and, packed, of listings.json at that time. Records of earlier
+versions have neither. Times are UTC, as NOW formats them. Runs on the managed host.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ DIRECTORY = "/var/lib/gpuhost"
 SCHEMA = 1
 BASELINE, VERIFIED, PREVIOUS = "baseline", "verified", "previous"
 JOURNAL, APPLIED, PENDING = "journal", "applied", "pending"
-LISTINGS, DAMAGE = "listings", "damage"
+LISTINGS = "listings"
 TRANSACTION = "transaction"
 RESTORING, UNDONE = "restoring", "undone"
 LAST_RESULT, OPTIONS = "last_result", "verify_options"

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Mapping, NamedTuple
+from typing import Iterable, Mapping, NamedTuple
 
 
 class SettingsLine(NamedTuple):
@@ -23,6 +23,17 @@ class Repairs:
     environments: tuple[str, ...] = ()
     services: tuple[str, ...] = ()
     lines: tuple[SettingsLine, ...] = ()
+
+    @classmethod
+    def merged(cls, repairs: Iterable[Repairs]) -> Repairs:
+        """Return several repairs as one, each thing once."""
+        found = list(repairs)
+        return cls(
+            packages=tuple(dict.fromkeys(name for each in found for name in each.packages)),
+            environments=tuple(dict.fromkeys(path for each in found for path in each.environments)),
+            services=tuple(dict.fromkeys(name for each in found for name in each.services)),
+            lines=tuple(dict.fromkeys(line for each in found for line in each.lines)),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

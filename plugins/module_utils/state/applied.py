@@ -7,46 +7,64 @@ variables and files) and the state of everything that it manages. A part whose r
 is what makes a rerun cheap, and why each managed thing must be watched here.
 
 applied.json:
-  parts    {part: {"fingerprint", "watch", "state"}}: what the last complete run left. No failure drops any of it.
+  parts    {part: {"fingerprint", "watch", "resources"}}: what the last complete run left, resources as {kind: {key:
+           state}} (resources/kinds.py). No failure drops any of it.
   begun    {part: {"fingerprint", "found"}}: the parts that a run began to change and did not complete, with the
-           fingerprint that it was to apply, and {thing: its state} of what differed when the first such run began
+           fingerprint that it was to apply, and {kind: {key: state}} of what differed when the first such run began
   doubted  whether a check failed with no damage known: the next run applies every part, as it does where the last
            result of the checks (last_result.py) is a failure of the stack and nothing is damaged
-listings.json: {"parts": {part: {thing: listing}}}, the files of packages and directories (file_listing.py).
+listings.json: {"parts": {part: {kind: {key: listing}}}}, the files of packages and directories (resources/listing.py).
 
 Damage is a difference that neither gpuhost nor the system's own upgrades cause. It is never recorded as the new state.
-Earlier versions dropped a part before it was changed ("dropped" in applied.json) and kept what differed in damage.json:
-{"parts": {part: {"fingerprint", "things": {thing: {"expected", "found"}}}}}. Runs on the managed host.
+A record of an earlier version, whose parts have no resources, is none. Runs on the managed host.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import Any, Dict, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Iterable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
-    damage,
-    file_contents,
-    file_listing,
-    last_result,
-    watched,
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import (
+    environment,
+    kinds,
+    nvidia_module,
+    package,
+    service,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.state.damage import Begun, Recorded
-from ansible_collections.gpuhost.stack.plugins.module_utils.state.watched import LISTING, Watch, observe
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Difference, Host, Watch, name_files
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.kinds import KINDS, Configuration
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 
 PACKAGES = "packages"  # the part of all packages
 CONTENT = "content of "
 # Why a part is applied although its record may match the host.
 BEGUN = "a run began to change it and did not complete"
 DOUBTED = "a check failed after the last complete run, and no damage was known that explains it"
-_FIELDS = ("fingerprint", "watch", "state")  # of a recorded part
+_FIELDS = ("fingerprint", "watch", "resources")  # of a recorded part
+_LONG = {kind.name for kind in KINDS if kind.is_long}  # of which the states are in listings.json
 
 Parts = Dict[str, Dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A part as the record has it; begun: what a run found that began to change it."""
+
+    fingerprint: str | None
+    watch: Watch
+    resources: Configuration
+    begun: Mapping[str, Any] | None = None
+    begun_fingerprint: str | None = None  # the one to apply, None where it was not known
+
+    def differences(self, host: Host, now: Configuration) -> dict[str, Difference]:
+        """Return how the host differs, by name."""
+        same_inputs = self.begun_fingerprint == self.fingerprint
+        return kinds.compare(host, self.resources, now, self.watch, self.begun, same_inputs)
 
 
 def record(
@@ -63,26 +81,31 @@ def record(
     `accepted`: names of damage that stays, of which the record keeps the expected state. Raise ValueError where damage
     is left, or where systemd does not tell the state of a service: nothing is recorded then.
     """
+    host = Host(root, run)
     observed = {
-        name: dict(part, state=observe(root, Watch.from_json(part["watch"]), run)) for name, part in parts.items()
+        name: dict(part, resources=kinds.read(root, Watch.from_json(part["watch"]), run))
+        for name, part in parts.items()
     }
-    states = [state for part in observed.values() for state in part["state"].values() if isinstance(state, dict)]
-    for state in states:
-        if watched.UNANSWERED in state:  # the present state is not known, and must not become the recorded one
-            raise ValueError(state[watched.UNANSWERED])
-    recorded, names = _recorded(directory, {name: part["watch"] for name, part in parts.items()}), set(accepted)
+    for part in observed.values():
+        if answer := service.unanswered(part["resources"].get("service") or {}):
+            raise ValueError(answer)  # the present state is not known, and must not become the recorded one
+    names = set(accepted)
     left: dict[str, str] = {}
-    for name, before in recorded.items():
-        if name in observed:
-            now, begun = observed[name]["state"], before.begun
-            same_inputs = before.fingerprint == observed[name]["fingerprint"]
-            found = damage.damage(before, now, begun.found if begun else {}, same_inputs)
-            left.update((thing, text) for thing, text in found.items() if thing not in names)
-            _keep_expected(now, before.state, names & set(found if begun else damage.damage(before, now)))
+    for name, before in _recorded(directory).items():
+        if name not in observed:
+            continue
+        now, fingerprint = observed[name]["resources"], observed[name]["fingerprint"]
+        same_inputs = before.fingerprint == fingerprint
+        found = kinds.compare(host, before.resources, now, before.watch, before.begun or {}, same_inputs)
+        left.update((name, each.text) for name, each in found.items() if each.is_damage and name not in names)
+        found = found if before.begun is not None else kinds.compare(host, before.resources, now, before.watch)
+        for each in found.values():
+            if each.is_damage and each.name in names:
+                _keep_expected(now, before.resources, each)
     for name in repaired:
         wrong = database(root).damage(name)
         if wrong and CONTENT + name not in names:
-            left[CONTENT + name] = damage.name_files(CONTENT + name, wrong)
+            left[CONTENT + name] = name_files(CONTENT + name, wrong)
     if left:
         raise ValueError(
             "These differences were not repaired:\n  %s\nRepair them by hand, then run the same command again. To "
@@ -97,14 +120,13 @@ def begin(directory: str, parts: dict[str, str | None], root: str = "/", run: Ru
 
     What differs now was not done by that run. Of a part that an earlier run began to change, what that one found stays.
     """
-    content = store.read(directory, store.APPLIED) or {}
-    begun, recorded = dict(content.get("begun") or {}), _recorded(directory)
+    content, recorded = _content(directory) or {}, _recorded(directory)
+    begun = dict(content.get("begun") or {})
     for name in sorted(set(parts) & set(recorded)):
         part = recorded[name]
-        found = part.begun.found if part.begun else None
+        found = part.begun
         if found is None:
-            now = observe(root, part.watch, run)
-            found = {thing: _found(thing, part.state, now) for thing in damage.differing(part.state, now)}
+            found = kinds.found(part.resources, kinds.read(root, part.watch, run))
         begun[name] = {"fingerprint": parts[name], "found": found}
     if begun == (content.get("begun") or {}):
         return False
@@ -119,7 +141,7 @@ def begin_all(directory: str, root: str = "/", run: Run = command.run) -> None:
 
 def doubt(directory: str, accepted: Iterable[str] = (), root: str = "/", run: Run = command.run) -> bool:
     """Have the next run apply every part, unless it will repair damage, which may be why a check failed."""
-    content = store.read(directory, store.APPLIED)
+    content = _content(directory)
     if content is None or content.get("doubted"):
         return False
     if any(part.damage for part in _compare(directory, root, run, accepted=accepted).values()):
@@ -153,33 +175,30 @@ def _compare(
     managed: Parts | None = None,
     accepted: Iterable[str] = (),
 ) -> dict[str, AppliedPart]:
-    content, managed, names = store.read(place, store.APPLIED), managed or {}, set(accepted)
-    recorded, doubted = _recorded(place, managed), bool((content or {}).get("doubted"))
+    content, managed, names = _content(place), managed or {}, set(accepted)
+    recorded, doubted = _recorded(place), bool((content or {}).get("doubted"))
+    host = Host(root, run)
     found: dict[str, AppliedPart] = {}
     for name, part in recorded.items():
-        now, begun = observe(root, part.watch, run), part.begun
-        if begun:
-            damaged = damage.damage(part, now, begun.found, begun.fingerprint == part.fingerprint)
-            changed = damaged
-        else:
-            damaged, changed = damage.damage(part, now), damage.messages(part.state, now)
-        changed = {thing: text for thing, text in changed.items() if thing not in names & set(damaged)}
+        differing = part.differences(host, kinds.read(root, part.watch, run)).values()
+        damaged = [each for each in differing if each.is_damage]
+        changed = damaged if part.begun is not None else differing
+        changed = [each for each in changed if not (each.is_damage and each.name in names)]
         found[name] = AppliedPart(
-            fingerprint=part.fingerprint if part.is_whole else None,
-            why=BEGUN if begun else "",
-            changed=tuple(changed.values()),
-            damage={thing: text for thing, text in damaged.items() if thing not in names},
-            accepted={thing: text for thing, text in damaged.items() if thing in names},
-            repairs=damage.repairs(root, part.state, now, changed),
+            fingerprint=part.fingerprint,
+            why=BEGUN if part.begun is not None else "",
+            changed=tuple(each.text for each in changed),
+            damage={each.name: each.text for each in damaged if each.name not in names},
+            accepted={each.name: each.text for each in damaged if each.name in names},
+            repairs=Repairs.merged(each.repairs for each in changed),
         )
     if content is not None and not any(compared.damage for compared in found.values()):
         doubted = doubted or _failed_since(place)
     if doubted:
         found = {name: replace(compared, why=compared.why or DOUBTED) for name, compared in found.items()}
-    dropped = set(managed) if content is None else set(content.get("dropped") or [])
     for name, watch in managed.items():
         part_of = recorded.get(name)
-        is_open = name in dropped if part_of is None else doubted or bool(part_of.begun)
+        is_open = content is None if part_of is None else doubted or part_of.begun is not None
         if contents or is_open:
             of_part = part_of.watch if part_of else Watch.from_json(watch)
             compared = _with_contents(root, found.get(name) or AppliedPart(), name, of_part, place, names)
@@ -212,21 +231,18 @@ def watches(directory: str) -> Parts:
 
 def snapshot(directory: str) -> dict[str, Any] | None:
     """Return the record of the last complete run, to be kept with what was verified; None if no run was complete."""
-    content = store.read(directory, store.APPLIED)
-    if content is None or content.get("begun") or content.get("dropped"):
+    content = _content(directory)
+    if content is None or content.get("begun"):
         return None
     listings = (store.read(directory, store.LISTINGS) or {}).get("parts") or {}
     return {"parts": content.get("parts") or {}, "listings": store.pack(listings)}
 
 
 def restored_parts(kept: dict[str, Any] | None) -> Parts:
-    """Return the parts of a snapshot, with the listings in their states; {} for None."""
-    if kept is None:
+    """Return the parts of a snapshot, with the listings in their resources; {} for None, or of an earlier version."""
+    if kept is None or not _is_ours(kept["parts"]):
         return {}
-    listings = store.unpack(kept["listings"])
-    return {
-        name: dict(part, state=dict(part["state"], **listings.get(name, {}))) for name, part in kept["parts"].items()
-    }
+    return _joined(kept["parts"], store.unpack(kept["listings"]))
 
 
 def reinstate(directory: str, parts: Parts, root: str = "/", run: Run = command.run, keep_doubt: bool = False) -> None:
@@ -236,89 +252,71 @@ def reinstate(directory: str, parts: Parts, root: str = "/", run: Run = command.
     Restoring builds kernel modules again, and leaves a whole environment in use that replaces a damaged one.
     """
     for part in parts.values():
-        state, watch = part["state"], Watch.from_json(part["watch"])
-        built = observe(root, Watch(modules=watch.modules), run)
-        state.update({name: now for name, now in built.items() if name in state and now != watched.NO_MODULES})
+        resources, watch = part["resources"], Watch.from_json(part["watch"])
+        modules = resources.get("modules") or {}
+        built = kinds.read(root, Watch(modules=watch.modules), run).get("modules") or {}
+        modules.update(
+            (kernel, now) for kernel, now in built.items() if kernel in modules and now != nvidia_module.NONE
+        )
         for path in watch.environments:
-            old, new = _environment_of(state, path), files.resolve(root, path)
-            if old and new and old != new and file_contents.replaces(root, new, old):
-                state.pop(LISTING + old, None)
-                state.update(watched.environment(root, path))
-    doubted = keep_doubt and bool((store.read(directory, store.APPLIED) or {}).get("doubted"))
+            old, new = environment.target(resources, path), files.resolve(root, path)
+            if old and new and old != new and environment.replaces(root, new, old):
+                resources["tree"].pop(old, None)
+                for name, states in kinds.read(root, Watch(environments=[path]), run).items():
+                    resources[name].update(states)
+    doubted = keep_doubt and bool((_content(directory) or {}).get("doubted"))
     _write(directory, parts)
     if doubted:
         store.write(directory, store.APPLIED, dict(store.read(directory, store.APPLIED) or {}, doubted=True))
 
 
-def _environment_of(state: dict[str, Any], path: str) -> str | None:
-    """Return the environment that a recorded link at `path` points to."""
-    link = (state.get(watched.ENVIRONMENT + path) or {}).get("link")
-    return os.path.normpath(os.path.join(os.path.dirname(path), link)) if link else None
-
-
 # The files --------------------------------------------------------------------------------------------------------
 
 
+def _content(directory: str) -> dict[str, Any] | None:
+    """Return applied.json; None without it, and for that of an earlier version."""
+    content = store.read(directory, store.APPLIED)
+    return content if content is not None and _is_ours(content.get("parts") or {}) else None
+
+
+def _is_ours(parts: Mapping[str, Any]) -> bool:
+    return all("resources" in part for part in parts.values())
+
+
 def _stored(directory: str) -> Parts:
-    """Return the parts that a complete run recorded, with the listings in their states."""
-    parts = (store.read(directory, store.APPLIED) or {}).get("parts") or {}
-    listings = ((store.read(directory, store.LISTINGS) or {}).get("parts") or {}) if parts else {}
-    found = {name: dict(part, state=dict(part["state"], **listings.get(name, {}))) for name, part in parts.items()}
-    for part in found.values():
-        if watched.LINKER_CACHE in part["state"]:  # an older one is never what is to be
-            part["state"][watched.LINKER_CACHE] = watched.CURRENT
-    return found
+    """Return the parts that a complete run recorded, with the listings in their resources."""
+    parts = (_content(directory) or {}).get("parts") or {}
+    return _joined(parts, ((store.read(directory, store.LISTINGS) or {}).get("parts") or {}) if parts else {})
 
 
-def _recorded(directory: str, managed: Parts | None = None) -> dict[str, Recorded]:
-    """Return the recorded parts.
+def _joined(parts: Parts, listings: Mapping[str, Any]) -> Parts:
+    return {name: dict(part, resources={**part["resources"], **listings.get(name, {})}) for name, part in parts.items()}
 
-    Of a part that an earlier version dropped only what it found is recorded: a part of `managed` that is not whole.
-    """
-    begun = (store.read(directory, store.APPLIED) or {}).get("begun") or {}
-    found = {
+
+def _recorded(directory: str) -> dict[str, Recorded]:
+    """Return the recorded parts."""
+    begun = (_content(directory) or {}).get("begun") or {}
+    return {
         name: Recorded(
             part["fingerprint"],
             Watch.from_json(part["watch"]),
-            part["state"],
-            Begun(begun[name]["fingerprint"], begun[name]["found"]) if name in begun else None,
+            part["resources"],
+            begun[name]["found"] if name in begun else None,
+            begun[name]["fingerprint"] if name in begun else None,
         )
         for name, part in _stored(directory).items()
     }
-    dropped = (store.read(directory, store.DAMAGE) or {}).get("parts") or {}
-    for name in sorted((set(dropped) & set(managed or {})) - set(found)):
-        watch = (managed or {})[name]
-        watch = with_journal(directory, watch) if name == PACKAGES else watch
-        found[name] = _of_damage(dropped[name], Watch.from_json(watch))
-    return found
-
-
-def _of_damage(part: dict[str, Any], watch: Watch) -> Recorded:
-    """Return a part of damage.json as a recorded one."""
-    before = {thing: states["expected"] for thing, states in part["things"].items()}
-    now = {thing: states["found"] for thing, states in part["things"].items()}
-    found = {thing: _found(thing, before, now) for thing in before}
-    return Recorded(part["fingerprint"], watch, before, Begun(part["fingerprint"], found), is_whole=False)
-
-
-def _found(thing: str, before: dict[str, Any], now: dict[str, Any]) -> Any:
-    """Return the state in which a thing was found; of a listing, that of the files that differ."""
-    if not thing.startswith(LISTING):
-        return now.get(thing)
-    return {path: state for path, (_was, state) in file_listing.differing(before[thing], now[thing]).items()}
 
 
 def _write(directory: str, parts: Parts) -> bool:
     """Replace the record by parts with their whole states; return whether anything changed."""
-    content, new = store.read(directory, store.APPLIED) or {}, _select(parts)
-    is_closed = set(content) <= {"parts", "schema"} and store.read(directory, store.DAMAGE) is None
-    if is_closed and _select(_stored(directory)) == new and content:
+    content, new = _content(directory) or {}, _select(parts)
+    if set(content) == {"parts", "schema"} and _select(_stored(directory)) == new:
         return False
-    listings = {name: _listings(part["state"], True) for name, part in new.items()}
+    listings = {name: _apart(part["resources"], True) for name, part in new.items()}
     store.write(directory, store.LISTINGS, {"parts": listings})
-    short = {name: dict(part, state=_listings(part["state"], False)) for name, part in new.items()}
+    short = {name: dict(part, resources=_apart(part["resources"], False)) for name, part in new.items()}
     store.write(directory, store.APPLIED, {"parts": short})
-    store.remove(directory, store.DAMAGE)
     return True
 
 
@@ -326,17 +324,17 @@ def _select(parts: Parts) -> Parts:
     return {name: {key: part[key] for key in _FIELDS} for name, part in parts.items()}
 
 
-def _listings(state: dict[str, Any], are_listings: bool) -> dict[str, Any]:
-    return {thing: value for thing, value in state.items() if thing.startswith(LISTING) == are_listings}
+def _apart(resources: Configuration, are_long: bool) -> Configuration:
+    return {name: states for name, states in resources.items() if (name in _LONG) == are_long}
 
 
-def _keep_expected(state: dict[str, Any], expected: dict[str, Any], things: Iterable[str]) -> None:
+def _keep_expected(now: Configuration, expected: Configuration, accepted: Difference) -> None:
     """Put the expected state of accepted damage in the place of the present one."""
-    for thing in things:
-        if thing in expected:
-            state[thing] = expected[thing]
-        else:
-            state.pop(thing, None)
+    states, before = now.setdefault(accepted.kind, {}), expected.get(accepted.kind) or {}
+    if accepted.key in before:
+        states[accepted.key] = before[accepted.key]
+    else:
+        states.pop(accepted.key, None)
 
 
 def _with_contents(
@@ -346,24 +344,22 @@ def _with_contents(
     wrong = []
     if name == PACKAGES:
         names = sorted({*watch.packages, *store.journal(directory)})
-        for package in watched.managed(database(root).read(names), watch.exact_packages):
-            wrong.append((package, database(root).damage(package)))
+        for managed in package.managed(database(root).read(names), watch.exact_packages):
+            wrong.append((managed, database(root).damage(managed)))
     for path in (*watch.environments, *watch.trees):
         target = files.resolve(root, path) or path
-        wrong.append((target, file_contents.of_environment(root, target)))
-    texts = {thing: damage.name_files(CONTENT + thing, paths) for thing, paths in wrong if paths}
+        wrong.append((target, environment.of_environment(root, target)))
+    texts = {thing: name_files(CONTENT + thing, paths) for thing, paths in wrong if paths}
     left = {thing: text for thing, text in texts.items() if CONTENT + thing not in accepted}
     kept = {CONTENT + thing: text for thing, text in texts.items() if thing not in left}
-    packages = [thing for thing in left if not thing.startswith("/")]
-    environments = [thing for thing in left if thing.startswith("/")]
+    damaged = Repairs(
+        packages=tuple(thing for thing in left if not thing.startswith("/")),
+        environments=tuple(thing for thing in left if thing.startswith("/")),
+    )
     return replace(
         part,
         changed=(*part.changed, *left.values()),
         damage={**part.damage, **{CONTENT + thing: text for thing, text in left.items()}},
         accepted={**part.accepted, **kept},
-        repairs=replace(
-            part.repairs,
-            packages=tuple(dict.fromkeys((*part.repairs.packages, *packages))),
-            environments=tuple(dict.fromkeys((*part.repairs.environments, *environments))),
-        ),
+        repairs=Repairs.merged([part.repairs, damaged]),
     )

@@ -14,7 +14,8 @@ from typing import Any, Iterable
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageManager
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import alternatives, applied, file_state, last_result
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, file
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result
 
 FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
 
@@ -30,8 +31,8 @@ def record_baseline(
     baseline = store.read(directory, store.BASELINE) or {"files": {}, "folders": {}, "alternatives": {}}
     chosen = dict(baseline.get("alternatives", {}))
     links = [name for name in names if "alternatives" in baseline and name not in chosen]
-    chosen.update((name, alternatives.read("/", name)) for name in links)
-    files = {path: file_state.capture(path) for path in paths if path not in baseline["files"]}
+    chosen.update((name, alternative.read("/", name)) for name in links)
+    files = {path: file.capture(path) for path in paths if path not in baseline["files"]}
     folders = {path: os.path.isdir(path) for path in shared if path not in baseline["folders"]}
     if (files or folders or links) and not check:
         record = {"files": dict(baseline["files"], **files), "folders": dict(baseline["folders"], **folders)}
@@ -97,8 +98,8 @@ def record_verified(
     now = {
         "plan": plan,
         "packages": restore.states(sorted(store.journal(directory)), manager.packages(), manager.automatic()),
-        "files": {path: file_state.capture(path) for path in paths},
-        "alternatives": {name: alternatives.read("/", name) for name in names},
+        "files": {path: file.capture(path) for path in paths},
+        "alternatives": {name: alternative.read("/", name) for name in names},
     }
     changed = before is None or {name: before.get(name) for name in now} != now
     if not check:

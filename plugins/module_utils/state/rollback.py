@@ -13,16 +13,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import rest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import foreign_holds, foreign_unfinished
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError, PackageManager
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
-    alternatives,
-    applied,
-    damage,
-    file_contents,
-    file_listing,
-    file_state,
-    last_result,
-    watched,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, environment, file, listing
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import name_files
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result
 
 UNITS = "/etc/systemd/system/"
 TIMER = UNITS + "gpuhost-verify.timer"  # role host_verify
@@ -76,7 +69,7 @@ class Rollback:
         to = begun["to"] if begun else to
         record = self._read(to)  # another rollback may have ended while this one waited
         if record is None:
-            file_state.remove_directories(own_directories if to == store.BASELINE else [], [], self.check)
+            file.remove_directories(own_directories if to == store.BASELINE else [], [], self.check)
             return None
         changed = bool(begun and begun["changed"])
         self._record(to, changed)
@@ -118,15 +111,15 @@ class Rollback:
             applied.begin_all(self.directory)
         parts = applied.restored_parts(record.get("applied"))
         kept = self._damaged_environments(record["files"], parts)
-        wanted = dict(record["files"], **{path: file_state.capture(path) for path in kept})
+        wanted = dict(record["files"], **{path: file.capture(path) for path in kept})
         if not self.check and wanted.get(TIMER, "not recorded") is None and os.path.exists(TIMER):
             # Before its unit goes: a timer without one goes on, and is a failed one when it is stopped.
             self._try(["systemctl", "stop", os.path.basename(TIMER)])
-        files = file_state.restore(wanted, self.check)
+        files = file.restore(wanted, self.check)
         packages = self._packages(record)
         if packages and not self.check:
             # What scripts of packages have changed of them, such as a link by which a service is enabled.
-            files += [path for path in file_state.restore(wanted, self.check) if path not in files]
+            files += [path for path in file.restore(wanted, self.check) if path not in files]
         changes = files + packages
         for name, state in record.get("alternatives", {}).items():
             changes += self._alternative(name, state)
@@ -135,7 +128,7 @@ class Rollback:
             self._refresh(files)
         if to == store.BASELINE:
             shared = [path for path, existed in record.get("folders", {}).items() if not existed]
-            changes += file_state.remove_directories(own_directories, shared, self.check)
+            changes += file.remove_directories(own_directories, shared, self.check)
         elif not self.check:
             last_result.of_restored_host(self.directory, bool(changes))
             if kept and to != FOUND:
@@ -151,23 +144,22 @@ class Rollback:
 
     def _damaged_environments(self, wanted: dict[str, Any], parts: applied.Parts) -> dict[str, str]:
         """Return {link: what is wrong} of environments that are not restored, because a whole one replaces them."""
-        listings = {thing: text for part in parts.values() for thing, text in part["state"].items()}
+        trees = {key: text for part in parts.values() for key, text in (part["resources"].get("tree") or {}).items()}
         found = {}
         for path, state in wanted.items():
             if not state or state["kind"] != "link":
                 continue
             old = os.path.normpath(os.path.join(os.path.dirname(path), state["target"]))
             new = files_.resolve("/", path)
-            if new is None or new == old or not file_contents.replaces("/", new, old):
+            if new is None or new == old or not environment.replaces("/", new, old):
                 continue
-            wrong = file_contents.of_environment("/", old)
-            if watched.LISTING + old in listings:
-                now = file_listing.of_tree("/", old)
-                changed = file_listing.differing(listings[watched.LISTING + old], now)
-                wrong.update((name, file_listing.describe(*states)) for name, states in changed.items())
+            wrong = environment.of_environment("/", old)
+            if old in trees:
+                changed = listing.differing(trees[old], listing.of_tree("/", old))
+                wrong.update((name, listing.describe(*states)) for name, states in changed.items())
             if wrong:
                 text = "%s still points to %s, as the environment that was verified is damaged: %s"
-                found[path] = text % (path, new, damage.name_files(old, wrong))
+                found[path] = text % (path, new, name_files(old, wrong))
         return found
 
     def _refuse_unfinished(self, record: dict[str, Any]) -> None:
@@ -199,11 +191,11 @@ class Rollback:
 
     def _alternative(self, name: str, wanted: dict[str, str] | None) -> list[str]:
         """Restore an alternative, which packages that were installed or removed may have changed."""
-        now = alternatives.read("/", name)
+        now = alternative.read("/", name)
         if wanted is None or now is None or now == wanted:
             return []
         if not self.check:
-            self._run(alternatives.set_command(name, wanted))
+            self._run(alternative.set_command(name, wanted))
         return ["%s points to %s" % (name, wanted["value"])]
 
     def _run(self, command: list[str]) -> None:

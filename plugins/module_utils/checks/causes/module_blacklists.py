@@ -13,11 +13,10 @@ import dataclasses
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HOST, STACK, Check, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_settings, pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, PASS, WARN
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program, kernel_log, proc_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import foreign_settings
 
 NOT_LOADED_EXIT = 9  # of nvidia-smi
 CHECKS = (  # that fail where no module is loaded

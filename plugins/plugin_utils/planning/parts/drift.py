@@ -153,13 +153,7 @@ def compares_contents(converge: str) -> bool:
 
 def repairs(applied: Mapping[str, AppliedPart]) -> Repairs:
     """Return what the parts together have to repair."""
-    found = [part.repairs for part in applied.values()]
-    return Repairs(
-        packages=tuple(dict.fromkeys(name for part in found for name in part.packages)),
-        environments=tuple(dict.fromkeys(path for part in found for path in part.environments)),
-        services=tuple(dict.fromkeys(name for part in found for name in part.services)),
-        lines=tuple(dict.fromkeys(line for part in found for line in part.lines)),
-    )
+    return Repairs.merged(part.repairs for part in applied.values())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, watched
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kinds
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put
@@ -29,6 +31,8 @@ from tests.unit.module_utils.state.applied_host import (
     differences,
     replace,
 )
+
+STATES = Path(__file__).resolve().parents[3] / "fixtures/state/4f3b739"
 
 
 @pytest.fixture
@@ -91,7 +95,7 @@ def test_modules_are_those_of_kernels_of_the_host(root: Path, snapshot: Snapshot
     running = os.uname().release
     shutil.rmtree(root / f"lib/modules/{running}")
     (root / f"boot/vmlinuz-{running}").unlink()
-    assert list(watched.observe(str(root), watched.Watch(modules=True))) == snapshot
+    assert list(kinds.read(str(root), Watch(modules=True))["modules"]) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -154,10 +158,10 @@ def test_the_files_of_a_record_are_kept_apart_from_it(root: Path, systemd: Syste
     applied.record(directory, {"all": {"fingerprint": "f", "watch": WATCH}}, str(root), systemd)
     short, listings = (store.read(directory, name)["parts"]["all"] for name in (store.APPLIED, store.LISTINGS))
     assert (short["fingerprint"], short["watch"]) == ("f", WATCH)
-    assert "package libnccl2" in short["state"]
-    assert not [thing for thing in short["state"] if thing.startswith("files of ")]
-    assert "files of libnccl2=2.32.3-1+cuda13.2" in listings
-    assert all(thing.startswith("files of ") for thing in listings)
+    assert "libnccl2" in short["resources"]["package"]
+    assert "libnccl2=2.32.3-1+cuda13.2" in listings["package_files"]
+    assert set(listings) == {"package_files", "tree"}
+    assert not set(listings) & set(short["resources"])
 
 
 def test_a_part_that_is_not_applied_any_more_is_no_longer_recorded(root: Path, systemd: Systemd) -> None:
@@ -371,7 +375,6 @@ def test_what_was_repaired_or_changed_by_the_run_is_recorded(root: Path, systemd
     CHANGES["another module is loaded"][0](root)
     runs.end()
     assert runs.changed() == []
-    assert store.read(runs.directory, store.DAMAGE) is None
 
 
 def test_one_file_of_two_that_is_not_repaired_is_named_alone(
@@ -676,3 +679,28 @@ def test_services_that_systemd_does_not_tell_are_drift_and_never_recorded(tmp_pa
         applied.record(str(state), parts, str(tmp_path), run)
     (found,) = differences("/var/lib/gpuhost", str(tmp_path), run).values()
     assert "unanswered=systemctl show: " in str(found["changed"])
+
+
+# Earlier releases ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["installed", "pending"])
+def test_what_an_earlier_release_applied_is_recorded_anew(name: str, root: Path, systemd: Systemd) -> None:
+    """And its packages and environments are compared by content until then, as nothing shows that they are whole."""
+    shutil.copytree(STATES / name, root / "var/lib/gpuhost")
+    directory = str(root / "var/lib/gpuhost")
+    assert store.newer(directory) is None
+    assert store.journal(directory)["libnccl2"] is None  # it was not installed before gpuhost
+    assert (store.requested(directory) or {})["cuda"] == "auto"
+    kept = {"parts": (store.read(directory, store.APPLIED) or {})["parts"], "listings": store.pack({})}
+    assert applied.restored_parts(kept) == {}
+    assert applied.snapshot(directory) is None
+    assert not applied.begin(directory, {"packages": "f"}, str(root), systemd)
+    (root / "usr/lib/libnccl.so.2").unlink()
+    place = ("/var/lib/gpuhost", str(root), systemd)
+    assert differences(*place) == {}
+    found = differences(*place, managed={"packages": {}})["packages"]
+    assert (found["fingerprint"], found["repairs"]["packages"]) == (None, ["libnccl2"])
+    parts = {"packages": {"fingerprint": "f", "watch": {"packages": ["libnccl2"]}}}
+    assert applied.record(directory, parts, str(root), systemd)
+    assert differences(*place)["packages"]["fingerprint"] == "f"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import alternatives, applied, recording
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording
 
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
@@ -123,7 +124,7 @@ def test_whatever_differs_on_the_host_makes_the_configuration_before_the_previou
         recorder.packages.set({"libnccl2": ("2.29.7-1", "installed", "install")})
     else:
         cuda = {"mode": "auto", "value": "/usr/local/cuda-13.2"}
-        monkeypatch.setattr(recording.alternatives, "read", lambda _root, _name: cuda)
+        monkeypatch.setattr(alternative, "read", lambda _root, _name: cuda)
     assert recorder.verified()
     assert store.read(str(recorder.directory), store.PREVIOUS) is not None
     assert not recorder.verified()
@@ -163,7 +164,10 @@ def test_what_was_applied_is_kept_with_the_verified_configuration_and_the_one_be
     recorder.verified()
     kept = applied.restored_parts(store.read(directory, store.VERIFIED)["applied"])
     assert kept["plan"]["fingerprint"] == "one"
-    assert set(kept["plan"]["state"]) == {f"file {recorder.settings}", f"files of {directory}"}
+    assert {name: set(states) for name, states in kept["plan"]["resources"].items()} == {
+        "file": {str(recorder.settings)},
+        "tree": {directory},
+    }
     applied.begin(directory, {"plan": "two"})
     recorder.upgrade("2.32.3-1")
     recorder.verified()
@@ -285,7 +289,7 @@ def test_a_file_or_a_directory_alone_is_added_to_the_baseline(tmp_path):
 
 def test_the_baseline_has_the_alternatives_that_were_there_first(tmp_path, monkeypatch):
     state, found = str(tmp_path / "state"), {"cuda": {"mode": "auto", "value": "/usr/local/cuda-13.0"}}
-    monkeypatch.setattr(alternatives, "read", lambda _root, name: found.get(name))
+    monkeypatch.setattr(alternative, "read", lambda _root, name: found.get(name))
     assert recording.record_baseline(state, [], [], ["cuda", "none"])
     before = store.read(state, store.BASELINE)["alternatives"]
     assert before == {"cuda": {"mode": "auto", "value": "/usr/local/cuda-13.0"}, "none": None}

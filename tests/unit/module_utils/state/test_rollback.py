@@ -11,14 +11,9 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_words
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
-    alternatives,
-    applied,
-    file_state,
-    recording,
-    rollback,
-    watched,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, file
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.nvidia_module import Modules
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback
 
 from tests.unit.module_utils.lock_holder import held
 from tests.unit.module_utils.other_transaction import OtherTransaction
@@ -36,10 +31,10 @@ class Changed:
         self.directory, self.settings = tmp_path / "state", tmp_path / "etc" / "settings"
         self.settings.parent.mkdir()
         self.settings.write_text("verified\n")
-        files = {str(self.settings): file_state.capture(str(self.settings))}
+        files = {str(self.settings): file.capture(str(self.settings))}
         self.settings.write_text("changed\n")
         self.cuda: dict[str, str] | None = {"mode": "auto", "value": "/usr/local/cuda-13.2"}
-        monkeypatch.setattr(alternatives, "read", lambda _root, _name: self.cuda)
+        monkeypatch.setattr(alternative, "read", lambda _root, _name: self.cuda)
         self.packages = SimulatedPackages(
             tmp_path / "root",
             {"libnccl2": ("2.32.3-1", "installed", "install"), "libcudnn9": ("9.1", "installed", "hold")},
@@ -53,7 +48,7 @@ class Changed:
         }
         store.write(str(self.directory), store.VERIFIED, self.record)
         store.write(
-            str(self.directory), store.APPLIED, {"parts": {"nccl": {"fingerprint": "f", "watch": {}, "state": {}}}}
+            str(self.directory), store.APPLIED, {"parts": {"nccl": {"fingerprint": "f", "watch": {}, "resources": {}}}}
         )
 
     def restore(self, to: str = store.VERIFIED, own: Any = (), check: bool = False) -> rollback.Restored | None:
@@ -349,7 +344,7 @@ def test_an_interrupted_dpkg_is_finished_first_and_its_failure_is_a_warning(chan
     ],
 )
 def test_sources_and_keys_refresh_the_package_lists(changed, monkeypatch, path, refreshed):
-    monkeypatch.setattr(file_state, "restore", lambda _states, _check: [path])
+    monkeypatch.setattr(file, "restore", lambda _states, _check: [path])
     changed.restore()
     assert any("update" in command for command in changed.packages.commands) == refreshed
 
@@ -475,7 +470,7 @@ def test_a_record_without_files_or_with_changed_settings_refreshes_the_linkers_c
     assert changed.packages.commands == [["ldconfig"]]
     changed.packages.commands.clear()
     frameworks_alone(changed, changed.settings)
-    monkeypatch.setattr(file_state, "restore", lambda _states, _check: ["/opt/x", "/etc/ld.so.conf.d/cuda.conf"])
+    monkeypatch.setattr(file, "restore", lambda _states, _check: ["/opt/x", "/etc/ld.so.conf.d/cuda.conf"])
     changed.restore()
     assert changed.packages.commands == [["ldconfig"]]
 
@@ -586,7 +581,7 @@ class Environments:
             (packages / "numpy-2.dist-info/RECORD").write_text(f"numpy.py,{digest},6\nnumpy-2.dist-info/RECORD,,\n")
             (environment / "gpuhost.lock").write_text("numpy==2\n")
         self.link.symlink_to("environments/tensorflow-2.21.0")
-        changed.record["files"] = {str(self.link): file_state.capture(str(self.link))}
+        changed.record["files"] = {str(self.link): file.capture(str(self.link))}
         with_record(changed, {"environments": [str(self.link)]})
         self.point_to(self.new)
 
@@ -639,11 +634,11 @@ def test_an_environment_is_restored_where_the_other_one_is_no_better(environment
 
 def test_modules_that_a_rollback_builds_again_are_no_damage(changed, monkeypatch):
     """DKMS gives them another time."""
-    modules = {"NVIDIA modules of kernel 6.1": {"nvidia.ko": "6 bytes of 1"}}
-    monkeypatch.setattr(watched, "_modules", lambda _root: dict(modules))
+    modules = {"6.1": {"nvidia.ko": "6 bytes of 1"}}
+    monkeypatch.setattr(Modules, "read", lambda _kind, _host, watch: dict(modules) if watch.modules else {})
     with_record(changed, {"modules": True})
-    modules["NVIDIA modules of kernel 6.1"] = {"nvidia.ko": "6 bytes of 2"}
+    modules["6.1"] = {"nvidia.ko": "6 bytes of 2"}
     changed.restore()
     assert differences(str(changed.directory))["part"]["changed"] == []
-    modules["NVIDIA modules of kernel 6.1"] = {"nvidia.ko": "0 bytes of 3"}
+    modules["6.1"] = {"nvidia.ko": "0 bytes of 3"}
     assert differences(str(changed.directory))["part"]["damage"]

@@ -264,7 +264,7 @@ def test_an_older_cache_of_the_linker_is_damage_whatever_was_recorded(host: Host
     current = cache.stat().st_mtime_ns
     os.utime(cache, (1, 1))
     content = store.read(host.directory, store.APPLIED) or {}
-    content["parts"]["env_paths"]["state"]["cache of the dynamic linker"] = "older than /etc/ld.so.conf.d/x.conf"
+    content["parts"]["env_paths"]["resources"]["linker_cache"][""] = "older than /etc/ld.so.conf.d/x.conf"
     store.write(host.directory, store.APPLIED, content)
     damaged = differences("/" + STATE, str(host.root), host.systemd)["env_paths"]["damage"]
     assert list(damaged) == ["cache of the dynamic linker"]

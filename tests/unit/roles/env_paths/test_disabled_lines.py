@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import damage, foreign_settings, watched
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command as command_
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_settings
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kinds
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Watch
 
 from tests.unit.ansible_runs import printed, run_play
 
@@ -44,13 +48,11 @@ def test_a_login_script_does_everything_else_as_before(tmp_path, text, is_disabl
     file.parent.mkdir(parents=True)
     file.write_text(text)
 
-    def settings() -> dict[str, list[str]]:
-        found = foreign_settings.library_path(str(tmp_path))
-        return {watched.LIBRARY_PATH + path: lines for path, lines in found.items()}
-
-    lines = damage.repairs(str(tmp_path), {}, settings(), list(settings())).lines
+    now = kinds.read(str(tmp_path), Watch(library_path=True))
+    differing = kinds.compare(Host(str(tmp_path), command_.run), {}, now, Watch())
+    lines = Repairs.merged(each.repairs for each in differing.values()).lines
     disable(tmp_path, *({"file": f"{tmp_path}{path}", "line": line} for path, line in lines))
-    assert (settings() == {}) == is_disabled
+    assert (foreign_settings.library_path(str(tmp_path)) == {}) == is_disabled
     for shell in ("dash", "bash"):
         command = [shell, "-ec", f". {file}; echo $SITE"]
         ran = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)

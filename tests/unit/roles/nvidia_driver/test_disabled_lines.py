@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import damage, foreign_settings, watched
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_settings
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kinds
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Watch
 
 from tests.unit.ansible_runs import run_play
 
@@ -29,8 +33,9 @@ def test_the_whole_line_is_commented_out_and_nothing_else(tmp_path: Path, text: 
     settings = tmp_path / "etc/modprobe.d/site.conf"
     settings.parent.mkdir(parents=True)
     settings.write_text(f"options nvidia NVreg_EnableMSI=1\n{text}")
-    now = watched.observe(str(tmp_path), watched.Watch(blacklists=True))
-    lines = damage.repairs(str(tmp_path), {}, now, now).lines
+    now = kinds.read(str(tmp_path), Watch(blacklists=True))
+    differing = kinds.compare(Host(str(tmp_path), command.run), {}, now, Watch())
+    lines = Repairs.merged(each.repairs for each in differing.values()).lines
     play = {
         "hosts": "localhost",
         "gather_facts": False,

@@ -1,9 +1,10 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the files of Python environments with the checksums that came with them, in RECORD of the wheels.
+"""Python environments and other directories that are built as a whole: their links, files and contents.
 
-That reads every byte, which takes some ten seconds for a stack, and finds what lstat does not: content that was changed
-with size and time kept, and damage that is older than the first record. Runs on the managed host.
+The content of wheels is compared with the checksums that came with them, in RECORD. That reads every byte, which takes
+some ten seconds for a stack, and finds what lstat does not: content that was changed with size and time kept, and
+damage that is older than the first record. Runs on the managed host.
 """
 
 from __future__ import annotations
@@ -11,8 +12,45 @@ from __future__ import annotations
 import base64
 import csv
 import os
+from typing import Any, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import digests, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import listing
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch
+
+
+class Environment(Kind):
+    """The link that users call an environment by."""
+
+    name = title = "environment"
+
+    def read(self, host: Host, watch: Watch) -> States:
+        found: States = {}
+        for path in watch.environments:
+            link = files.under(host.root, path)
+            target = os.readlink(link) if os.path.islink(link) else "none"
+            found[path] = None if files.resolve(host.root, path) is None else {"link": target}
+        return found
+
+
+class Tree(listing.Listing):
+    """The files of an environment, or of another directory."""
+
+    name = "tree"
+
+    def read(self, host: Host, watch: Watch) -> States:
+        targets = [files.resolve(host.root, path) for path in watch.environments]
+        return {path: listing.of_tree(host.root, path) for path in (*filter(None, targets), *watch.trees)}
+
+    def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
+        return Repairs(environments=(key,))
+
+
+def target(resources: Mapping[str, States], path: str) -> str | None:
+    """Return the environment that a recorded link at `path` points to."""
+    link = ((resources.get(Environment.name) or {}).get(path) or {}).get("link")
+    return os.path.normpath(os.path.join(os.path.dirname(path), link)) if link else None
 
 
 def of_environment(root: str, path: str) -> dict[str, str]:

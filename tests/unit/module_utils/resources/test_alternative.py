@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import alternatives
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative
 
 
 @pytest.fixture
@@ -18,19 +18,19 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_mode_and_value_are_read(root):
-    assert alternatives.read(str(root), "cuda") == {"mode": "auto", "value": "/usr/local/cuda-13.2"}
-    assert alternatives.read(str(root), "pager") is None
+    assert alternative.read(str(root), "cuda") == {"mode": "auto", "value": "/usr/local/cuda-13.2"}
+    assert alternative.read(str(root), "pager") is None
     (root / "etc/alternatives/cuda").unlink()
-    assert alternatives.read(str(root), "cuda") == {"mode": "auto", "value": "none"}
+    assert alternative.read(str(root), "cuda") == {"mode": "auto", "value": "none"}
 
 
 def test_a_state_becomes_the_command_that_sets_it():
-    assert alternatives.set_command("cuda", {"mode": "auto", "value": "/a"}) == [
+    assert alternative.set_command("cuda", {"mode": "auto", "value": "/a"}) == [
         "update-alternatives",
         "--auto",
         "cuda",
     ]
-    manual = alternatives.set_command("cuda", {"mode": "manual", "value": "/a"})
+    manual = alternative.set_command("cuda", {"mode": "manual", "value": "/a"})
     assert manual == ["update-alternatives", "--set", "cuda", "/a"]
 
 
@@ -49,7 +49,7 @@ needs_dpkg = pytest.mark.skipif(shutil.which("update-alternatives") is None, rea
 @needs_dpkg
 @pytest.mark.parametrize("name", ["awk", "pager", "editor", "no-such-name"])
 def test_the_alternatives_of_this_machine_are_those_that_update_alternatives_reports(name):
-    assert alternatives.read("/", name) == query(name=name)
+    assert alternative.read("/", name) == query(name=name)
 
 
 @needs_dpkg
@@ -67,7 +67,7 @@ def test_an_alternative_in_each_mode_is_what_update_alternatives_reports(tmp_pat
         subprocess.run(["update-alternatives", *where, *set_one], check=True, capture_output=True)
     if action == "dangling":
         (links / "gpuhost-test").unlink()
-    found = alternatives.read(str(tmp_path), "gpuhost-test")
+    found = alternative.read(str(tmp_path), "gpuhost-test")
     assert found == query(*where, name="gpuhost-test")
     assert found["mode"] == ("manual" if action == "set" else "auto")
 
@@ -75,13 +75,13 @@ def test_an_alternative_in_each_mode_is_what_update_alternatives_reports(tmp_pat
 def test_the_link_that_users_follow_is_read(root):
     link = root / "usr/local/cuda"
     link.parent.mkdir(parents=True)
-    assert alternatives.link(str(root), "pager") is None
-    assert alternatives.link(str(root), "cuda") == {"path": "/usr/local/cuda", "points": "missing"}
+    assert alternative.link(str(root), "pager") is None
+    assert alternative.link(str(root), "cuda") == {"path": "/usr/local/cuda", "points": "missing"}
     link.mkdir()
-    assert alternatives.link(str(root), "cuda") == {"path": "/usr/local/cuda", "points": "not a link"}
+    assert alternative.link(str(root), "cuda") == {"path": "/usr/local/cuda", "points": "not a link"}
     link.rmdir()
     link.symlink_to("/etc/alternatives/cuda")
-    assert alternatives.link(str(root), "cuda") == {"path": "/usr/local/cuda", "points": "/etc/alternatives/cuda"}
+    assert alternative.link(str(root), "cuda") == {"path": "/usr/local/cuda", "points": "/etc/alternatives/cuda"}
 
 
 @needs_dpkg
@@ -115,12 +115,12 @@ def test_update_alternatives_restores_the_link_when_the_same_value_is_set(tmp_pa
 def test_a_record_that_is_cut_is_of_an_unknown_alternative(root, record):
     """A power failure may leave it so."""
     (root / "var/lib/dpkg/alternatives/cuda").write_text(record)
-    assert alternatives.link(str(root), "cuda") is None
-    assert (alternatives.read(str(root), "cuda") is None) == (not record)
+    assert alternative.link(str(root), "cuda") is None
+    assert (alternative.read(str(root), "cuda") is None) == (not record)
 
 
 def test_a_dangling_link_points_where_it_does(root):
     (root / "var/lib/dpkg/alternatives/cuda").write_text("manual\n/cuda\n")
     (root / "cuda").symlink_to("/nowhere")
-    assert alternatives.link(str(root), "cuda") == {"path": "/cuda", "points": "/nowhere"}
-    assert alternatives.read(str(root), "cuda")["mode"] == "manual"
+    assert alternative.link(str(root), "cuda") == {"path": "/cuda", "points": "/nowhere"}
+    assert alternative.read(str(root), "cuda")["mode"] == "manual"

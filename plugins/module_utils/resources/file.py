@@ -1,22 +1,45 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Record files and links, and restore them. Runs on the managed host.
+"""Files, links and directories at a path: record and restore them. Runs on the managed host.
 
-In the records a state is {"kind": "file", "content": base64, "mode", "uid", "gid"}, {"kind": "link", "target"},
-{"kind": "folder"} for a directory, or None where nothing exists.
+In the baseline and the verified configuration a state is {"kind": "file", "content": base64, "mode", "uid", "gid"},
+{"kind": "link", "target"}, {"kind": "folder"} for a directory, or None where nothing exists. What was applied has the
+digest in place of the content.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import shutil
 import stat
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch
 
 DIRECTORY = "folder"
+
+
+class File(Kind):
+    """What a role writes."""
+
+    name = title = "file"
+
+    def read(self, host: Host, watch: Watch) -> States:
+        return {path: _digested(capture(files.under(host.root, path))) for path in watch.files}
+
+
+def _digested(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    if state["kind"] == "link":
+        return {"link": state["target"]}
+    if state["kind"] == DIRECTORY:
+        return {"directory": True}
+    digest = hashlib.sha256(content(state)).hexdigest()
+    return {"sha256": digest, "mode": "%04o" % state["mode"], "owner": [state["uid"], state["gid"]]}
 
 
 def capture(path: str) -> dict[str, Any] | None:

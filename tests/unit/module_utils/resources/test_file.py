@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_state
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import file
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def before(tree):
-    return {str(tree / name): file_state.capture(str(tree / name)) for name in ("settings", "current", "absent")}
+    return {str(tree / name): file.capture(str(tree / name)) for name in ("settings", "current", "absent")}
 
 
 def test_changed_files_links_and_new_files_are_restored(tree, before):
@@ -26,19 +26,19 @@ def test_changed_files_links_and_new_files_are_restored(tree, before):
     (tree / "current").unlink()
     (tree / "current").symlink_to("environments/two")
     (tree / "absent").write_text("new with the change\n")
-    assert sorted(file_state.restore(before)) == sorted(before)
+    assert sorted(file.restore(before)) == sorted(before)
     assert (tree / "settings").read_text() == "old\n"
     assert (tree / "settings").stat().st_mode & 0o777 == 0o640
     assert os.readlink(tree / "current") == "environments/one"
     assert not (tree / "absent").exists()
-    assert file_state.restore(before) == []
+    assert file.restore(before) == []
 
 
 def test_a_link_that_became_a_file_and_a_deleted_file_are_restored(tree, before):
     (tree / "current").unlink()
     (tree / "current").write_text("no link\n")
     (tree / "settings").unlink()
-    file_state.restore(before)
+    file.restore(before)
     assert os.readlink(tree / "current") == "environments/one"
     assert (tree / "settings").read_text() == "old\n"
 
@@ -46,13 +46,13 @@ def test_a_link_that_became_a_file_and_a_deleted_file_are_restored(tree, before)
 def test_a_directory_in_the_place_of_a_file_is_left_alone(tree, before):
     (tree / "settings").unlink()
     (tree / "settings").mkdir()
-    assert file_state.restore(before) == []
+    assert file.restore(before) == []
     assert (tree / "settings").is_dir()
 
 
 def test_check_mode_reports_and_changes_nothing(tree, before):
     (tree / "settings").write_text("new\n")
-    assert file_state.restore(before, check=True) == [str(tree / "settings")]
+    assert file.restore(before, check=True) == [str(tree / "settings")]
     assert (tree / "settings").read_text() == "new\n"
 
 
@@ -69,12 +69,12 @@ def directories(tmp_path: Path) -> tuple[list[str], list[str]]:
 
 def test_own_directories_are_removed_whole_and_shared_ones_when_empty(tmp_path, directories):
     own, shared = directories
-    assert file_state.remove_directories(own, shared) == [*own, shared[1], shared[0]]
+    assert file.remove_directories(own, shared) == [*own, shared[1], shared[0]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["used"]
 
 
 def test_check_mode_removes_no_directory(tmp_path, directories):
-    assert file_state.remove_directories(*directories, check=True)[0] == directories[0][0]
+    assert file.remove_directories(*directories, check=True)[0] == directories[0][0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own", "shared", "used"]
 
 
@@ -82,9 +82,9 @@ def test_a_mount_point_stays_with_the_directories_above_it(tmp_path, directories
     mounted = tmp_path / "own" / "data" / "disk"
     mounted.mkdir(parents=True)
     (mounted / "file").write_text("")
-    monkeypatch.setattr(file_state.os.path, "ismount", lambda path: path == str(mounted))
-    monkeypatch.setattr(file_state, "_holds_mount", lambda path: str(mounted).startswith(path))
-    file_state.remove_directories(directories[0], [])
+    monkeypatch.setattr(file.os.path, "ismount", lambda path: path == str(mounted))
+    monkeypatch.setattr(file, "_holds_mount", lambda path: str(mounted).startswith(path))
+    file.remove_directories(directories[0], [])
     assert [path.relative_to(tmp_path / "own") for path in (tmp_path / "own").rglob("*")] == [
         Path("data"),
         Path("data/disk"),
@@ -97,34 +97,34 @@ def test_the_mount_points_of_this_machine_are_found():
     points = {Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()}
     assert len(points) > 1
     for point in points:
-        assert file_state._holds_mount(str(point))
-        assert all(file_state._holds_mount(str(parent)) for parent in point.parents)
+        assert file._holds_mount(str(point))
+        assert all(file._holds_mount(str(parent)) for parent in point.parents)
         beside = point.with_name(point.name + "x") if point.name else Path("/no-such-directory")
         below = [other for other in points if other == beside or beside in other.parents]
-        assert file_state._holds_mount(str(beside)) == bool(below)
+        assert file._holds_mount(str(beside)) == bool(below)
         begins = Path(str(point)[:-1])
         if len(point.name) > 1:
             inside = [other for other in points if other == begins or begins in other.parents]
-            assert file_state._holds_mount(str(begins)) == bool(inside)
+            assert file._holds_mount(str(begins)) == bool(inside)
 
 
 def test_a_captured_file_has_its_owner_mode_and_content(tree):
     found = (tree / "settings").stat()
-    state = file_state.capture(str(tree / "settings"))
-    assert file_state.content(state) == b"old\n"
+    state = file.capture(str(tree / "settings"))
+    assert file.content(state) == b"old\n"
     assert (state["mode"], state["uid"], state["gid"]) == (0o640, found.st_uid, found.st_gid)
-    assert file_state.capture(str(tree / "settings/below")) is None, "below a file there is nothing"
-    assert file_state.capture(str(tree)) == {"kind": "folder"}
+    assert file.capture(str(tree / "settings/below")) is None, "below a file there is nothing"
+    assert file.capture(str(tree)) == {"kind": "folder"}
 
 
 def test_a_file_of_another_owner_is_restored_with_it(tree, before):
     if os.geteuid() != 0:
         pytest.skip("only root can change the owner of a file")
     os.chown(tree / "settings", 7, 8)
-    theirs = {str(tree / "settings"): file_state.capture(str(tree / "settings"))}
-    file_state.restore(before)
+    theirs = {str(tree / "settings"): file.capture(str(tree / "settings"))}
+    file.restore(before)
     assert ((tree / "settings").stat().st_uid, (tree / "settings").stat().st_gid) == (0, 0)
-    assert file_state.restore(theirs) == [str(tree / "settings")]
+    assert file.restore(theirs) == [str(tree / "settings")]
     assert ((tree / "settings").stat().st_uid, (tree / "settings").stat().st_gid) == (7, 8)
 
 
@@ -132,17 +132,17 @@ def test_what_was_a_directory_is_left_alone(tree):
     path = tree / "was a directory"
     states = {str(tree): {"kind": "folder"}, str(path): {"kind": "folder"}}
     path.write_text("a file now")
-    assert file_state.restore(states) == []
+    assert file.restore(states) == []
     assert path.read_text() == "a file now"
     path.unlink()
-    assert file_state.restore(states) == []
+    assert file.restore(states) == []
 
 
 def test_paths_are_restored_in_their_order(tree):
     for name in ("c", "a", "b"):
         (tree / name).write_text("")
     states = {str(tree / name): None for name in ("c", "a", "b")}
-    assert file_state.restore(states) == [str(tree / name) for name in ("a", "b", "c")]
+    assert file.restore(states) == [str(tree / name) for name in ("a", "b", "c")]
 
 
 def test_the_captured_states_have_the_form_of_the_records(tree):
@@ -151,22 +151,22 @@ def test_the_captured_states_have_the_form_of_the_records(tree):
     owner = {"uid": found.st_uid, "gid": found.st_gid}
     # The content is what `printf 'old\\n' | base64` prints.
     expected = {"kind": "file", "content": "b2xkCg==", "mode": 0o640, **owner}
-    assert file_state.capture(str(tree / "settings")) == expected
-    assert file_state.capture(str(tree / "current")) == {"kind": "link", "target": "environments/one"}
-    assert file_state.capture(str(tree / "absent")) is None
+    assert file.capture(str(tree / "settings")) == expected
+    assert file.capture(str(tree / "current")) == {"kind": "link", "target": "environments/one"}
+    assert file.capture(str(tree / "absent")) is None
 
 
 def test_links_and_missing_directories_are_not_removed(tmp_path, directories):
     (tmp_path / "link").symlink_to("own")
-    assert file_state.remove_directories([str(tmp_path / "link"), str(tmp_path / "none")], []) == []
-    assert file_state.remove_directories([], [str(tmp_path / "link"), str(tmp_path / "used/another's")]) == []
+    assert file.remove_directories([str(tmp_path / "link"), str(tmp_path / "none")], []) == []
+    assert file.remove_directories([], [str(tmp_path / "link"), str(tmp_path / "used/another's")]) == []
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "own/deep/file").exists()
-    assert file_state.remove_directories([str(tmp_path / "none"), *directories[0]], []) == directories[0]
+    assert file.remove_directories([str(tmp_path / "none"), *directories[0]], []) == directories[0]
 
 
 def test_links_in_an_own_directory_are_removed_and_what_they_point_to_is_not(tmp_path, directories):
     (tmp_path / "own/link").symlink_to(tmp_path / "used")
-    assert file_state.remove_directories(directories[0], []) == directories[0]
+    assert file.remove_directories(directories[0], []) == directories[0]
     assert (tmp_path / "used/another's").exists()
     assert not (tmp_path / "own").exists()

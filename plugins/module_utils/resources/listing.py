@@ -17,14 +17,44 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Begun, Kind, States, name_files
 
 MISSING = "missing"
 _FIELDS = {"f": ("mode", "owner", "size"), "d": ("mode", "owner")}  # those that are described, after the type
 _TYPES = {"f": "a file", "d": "a directory", "l": "a link", "o": "a special file", "conffile": "a file"}
 # Preferences of apt are no settings to edit: those of a pinning package bind the driver's branch.
 _BINDING = "/etc/apt/preferences.d/"
+
+
+class Listing(Kind):
+    """The files of something, which is compared with itself alone: a package in another version has other files."""
+
+    title = "files of"
+    is_long = True
+
+    def differing(self, wanted: States, now: States) -> Iterable[str]:
+        return [key for key in sorted(set(wanted) & set(now)) if wanted[key] != now[key]]
+
+    def found(self, wanted: States, now: States) -> States:
+        """Return the states of the files that differ alone."""
+        return {
+            key: {path: state for path, (_was, state) in differing(wanted[key], now[key]).items()}
+            for key in self.differing(wanted, now)
+        }
+
+    def text(self, key: str, wanted: Any, now: Any) -> str:
+        changed = differing(wanted, now)
+        return name_files(self.name_of(key), {path: describe(*states) for path, states in changed.items()})
+
+    def left(self, key: str, wanted: Any, now: Any, begun: Begun) -> str:
+        """No variable wants a file of these deleted: with other inputs than recorded, damage stays damage."""
+        was = begun.states.get(key) or {}
+        still = {path: states for path, states in differing(wanted, now).items() if was.get(path) == states[1]}
+        left = {path: describe(*states) for path, states in still.items()}
+        return name_files(self.name_of(key), left) if left else ""
 
 
 def of_package(root: str, name: str) -> str:

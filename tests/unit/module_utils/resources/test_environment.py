@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_contents
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import environment
 
 from tests.unit.module_utils.host_files import put
 
@@ -39,10 +39,10 @@ def site(tmp_path: Path) -> Path:
 
 
 def test_damaged_files_of_a_wheel_are_found(tmp_path: Path, site: Path) -> None:
-    assert file_contents.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow") == {}
+    assert environment.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow") == {}
     corrupt(site / "jinja2/lexer.py")
     (site / "jinja2/parser.py").unlink()
-    found = file_contents.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
+    found = environment.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
     assert {path.rpartition("/")[2]: words for path, words in found.items()} == {
         "lexer.py": "has another content",
         "parser.py": "is missing",
@@ -52,9 +52,9 @@ def test_damaged_files_of_a_wheel_are_found(tmp_path: Path, site: Path) -> None:
 def test_a_wheel_without_its_record_is_damaged(tmp_path: Path, site: Path) -> None:
     record = next(site.glob("*.dist-info/RECORD"))
     record.unlink()
-    found = file_contents.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
+    found = environment.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
     assert list(found.values()) == ["is missing"]
-    assert file_contents.of_environment(str(tmp_path), "/opt/gpuhost/pytorch") == {}, "no environment"
+    assert environment.of_environment(str(tmp_path), "/opt/gpuhost/pytorch") == {}, "no environment"
 
 
 @pytest.mark.parametrize("damage", ["emptied", "cut", "without its end", "zeros"])
@@ -64,7 +64,7 @@ def test_a_wheel_whose_record_is_cut_is_damaged(tmp_path: Path, site: Path, dama
     text = record.read_text()
     left = {"emptied": "", "cut": text[:-1], "without its end": text.partition(record.parent.name + "/RECORD")[0]}
     record.write_text(left.get(damage, "\0" * len(text)))
-    found = file_contents.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
+    found = environment.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
     assert found["/" + str(record.relative_to(tmp_path))] == "is cut"
 
 
@@ -75,7 +75,7 @@ def test_a_record_that_ends_in_zeros_is_damage_and_the_zeros_name_no_file(tmp_pa
     """As after a power failure, which leaves blocks unwritten."""
     put(tmp_path, f"{WHEEL}/a.py", "x=1\n")
     put(tmp_path, f"{WHEEL}/a-1.dist-info/RECORD", "a.py,,\n" + "\0" * 9 + "\n")
-    assert file_contents.of_environment(str(tmp_path), "/opt/env") == {f"/{WHEEL}/a-1.dist-info/RECORD": "is cut"}
+    assert environment.of_environment(str(tmp_path), "/opt/env") == {f"/{WHEEL}/a-1.dist-info/RECORD": "is cut"}
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_each_row_of_a_record_is_compared(tmp_path: Path, path: str, rest: str, 
     for name in (f"{WHEEL}/a.py", f"{WHEEL}/a.pyc", "opt/env/bin/tool", f"{WHEEL}/other/RECORD"):
         put(tmp_path, name, "x=1\n")
     put(tmp_path, f"{WHEEL}/a-1.dist-info/RECORD", f'a-1.dist-info/RECORD,,\n\n"{path}"{rest}\n')
-    found = file_contents.of_environment(str(tmp_path), "/opt/env")
+    found = environment.of_environment(str(tmp_path), "/opt/env")
     assert found == ({os.path.normpath(f"/{WHEEL}/{path}"): wrong} if wrong else {})
 
 
@@ -106,7 +106,7 @@ def test_a_digest_of_a_record_is_that_of_the_file(tmp_path: Path) -> None:
     digest = "mHUu4o1UhL3CgU-3CttqCy-zH2qbjueugf0vyc8wCzs"
     put(tmp_path, f"{WHEEL}/a.py", "x=1\n")
     put(tmp_path, f"{WHEEL}/a-1.dist-info/RECORD", f"a.py,sha256={digest},4\na-1.dist-info/RECORD,,\n")
-    assert file_contents.of_environment(str(tmp_path), "/opt/env") == {}
+    assert environment.of_environment(str(tmp_path), "/opt/env") == {}
 
 
 def test_a_large_file_is_read_to_its_end(tmp_path: Path) -> None:
@@ -114,13 +114,13 @@ def test_a_large_file_is_read_to_its_end(tmp_path: Path) -> None:
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
     put(tmp_path, f"{WHEEL}/a.so", data)
     put(tmp_path, f"{WHEEL}/a-1.dist-info/RECORD", f"a.so,sha256={digest},4\na-1.dist-info/RECORD,,\n")
-    assert file_contents.of_environment(str(tmp_path), "/opt/env") == {}
+    assert environment.of_environment(str(tmp_path), "/opt/env") == {}
     put(tmp_path, f"{WHEEL}/a.so", data[:-1] + b"x")
-    assert list(file_contents.of_environment(str(tmp_path), "/opt/env").values()) == ["has another content"]
+    assert list(environment.of_environment(str(tmp_path), "/opt/env").values()) == ["has another content"]
 
 
 def test_all_wheels_of_all_pythons_are_compared(tmp_path: Path) -> None:
     for python in ("python3.11", "python3.12"):
         for name in ("a", "b"):
             put(tmp_path, f"opt/env/lib/{python}/site-packages/{name}-1.dist-info/METADATA")
-    assert len(file_contents.of_environment(str(tmp_path), "/opt/env")) == 4
+    assert len(environment.of_environment(str(tmp_path), "/opt/env")) == 4

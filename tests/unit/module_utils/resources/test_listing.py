@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_listing
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import listing
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
@@ -60,31 +60,31 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_of_a_package_is_found_alone(name: str, root: Path) -> None:
     path, damage, words = DAMAGES[name]
-    before = file_listing.of_package(str(root), "cuda")
-    assert file_listing.differing(before, file_listing.of_package(str(root), "cuda")) == {}
+    before = listing.of_package(str(root), "cuda")
+    assert listing.differing(before, listing.of_package(str(root), "cuda")) == {}
     damage(root / path.lstrip("/"))
-    found = file_listing.differing(before, file_listing.of_package(str(root), "cuda"))
+    found = listing.differing(before, listing.of_package(str(root), "cuda"))
     assert list(found) == [path]
-    assert file_listing.describe(*found[path]) == words
+    assert listing.describe(*found[path]) == words
 
 
 @needs_dpkg
 def test_edited_settings_and_files_of_others_are_no_damage(root: Path) -> None:
-    before = file_listing.of_package(str(root), "cuda")
+    before = listing.of_package(str(root), "cuda")
     (root / "etc/site.conf").write_text("edited by an administrator")
     (root / "usr/local/cuda-13.2/bin/other").write_text("")
     (root / "usr/local/cuda-13.2/bin").chmod(0o750)
-    assert file_listing.of_package(str(root), "cuda") == before
+    assert listing.of_package(str(root), "cuda") == before
 
 
 @needs_dpkg
 def test_another_owner_is_found(root: Path, snapshot: SnapshotAssertion) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can change the owner of a file")
-    before = file_listing.of_package(str(root), "cuda")
+    before = listing.of_package(str(root), "cuda")
     os.chown(root / NVCC.lstrip("/"), 7, 8)
-    found = file_listing.differing(before, file_listing.of_package(str(root), "cuda"))
-    assert file_listing.describe(*found[NVCC]) == snapshot
+    found = listing.differing(before, listing.of_package(str(root), "cuda"))
+    assert listing.describe(*found[NVCC]) == snapshot
 
 
 @pytest.fixture
@@ -96,12 +96,12 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_compiled_python_is_no_change_of_an_environment(tree: Path) -> None:
-    before = file_listing.of_tree(str(tree), "/opt/env")
+    before = listing.of_tree(str(tree), "/opt/env")
     package = tree / "opt/env/lib/python3.11/site-packages/a"
     (package / "__pycache__").mkdir()
     (package / "__pycache__/__init__.cpython-311.pyc").write_text("")
     (package / "old.pyc").write_text("")
-    assert file_listing.of_tree(str(tree), "/opt/env") == before
+    assert listing.of_tree(str(tree), "/opt/env") == before
 
 
 @pytest.mark.parametrize(
@@ -115,15 +115,15 @@ def test_compiled_python_is_no_change_of_an_environment(tree: Path) -> None:
 def test_each_change_of_an_environment_is_found(tree: Path, change: Any, path: str, words: str) -> None:
     package = tree / "opt/env/lib/python3.11/site-packages/a"
     package.chmod(0o755)
-    before = file_listing.of_tree(str(tree), "/opt/env")
+    before = listing.of_tree(str(tree), "/opt/env")
     change(package)
-    found = file_listing.differing(before, file_listing.of_tree(str(tree), "/opt/env"))
+    found = listing.differing(before, listing.of_tree(str(tree), "/opt/env"))
     assert list(found) == [f"/opt/env/lib/python3.11/site-packages/a/{path}".rstrip("/")]
-    assert file_listing.describe(*next(iter(found.values()))) == words
+    assert listing.describe(*next(iter(found.values()))) == words
 
 
 def test_a_missing_directory_is_one_line(tmp_path: Path) -> None:
-    assert file_listing.of_tree(str(tmp_path), "/opt/env") == "/opt/env\tmissing"
+    assert listing.of_tree(str(tmp_path), "/opt/env") == "/opt/env\tmissing"
 
 
 @pytest.mark.parametrize(
@@ -142,19 +142,19 @@ def test_a_missing_directory_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_change_in_words(before: str, now: str, words: str) -> None:
-    assert file_listing.describe(before, now) == words
+    assert listing.describe(before, now) == words
 
 
 def test_differences_of_two_listings() -> None:
     before = "/a\tf 644 0:0 1 1\n/b\tl x\ty\n/gone\td 755 0:0\n/same\tl /"
     now = "/a\tf 644 0:0 2 1\n/b\tl x\tz\n/new\tmissing\n/later\tl y\n/same\tl /"
-    assert file_listing.differing(before, now) == {
+    assert listing.differing(before, now) == {
         "/a": ("f 644 0:0 1 1", "f 644 0:0 2 1"),
         "/b": ("l x\ty", "l x\tz"),
         "/gone": ("d 755 0:0", "missing"),
         "/later": ("missing", "l y"),
     }
-    assert file_listing.differing("", "") == {}
+    assert listing.differing("", "") == {}
 
 
 def test_a_listing_has_what_lstat_reports(tmp_path: Path) -> None:
@@ -169,22 +169,22 @@ def test_a_listing_has_what_lstat_reports(tmp_path: Path) -> None:
     os.mkfifo(top / "c")
     top.chmod(0o755)
     owner = f"{top.stat().st_uid}:{top.stat().st_gid}"
-    assert file_listing.of_tree(f"{tmp_path}/", "/opt/env").split("\n") == [
+    assert listing.of_tree(f"{tmp_path}/", "/opt/env").split("\n") == [
         f"/opt/env\td 755 {owner}",
         "/opt/env/a\tl b/file",
         f"/opt/env/b\td 750 {owner}",
         "/opt/env/c\to",
         f"/opt/env/b/file\tf 4755 {owner} 5 1767225600000000123",
     ]
-    assert file_listing.of_tree(str(tmp_path), "/opt/env/a") == "/opt/env/a\tl b/file"
-    assert file_listing.of_tree(str(tmp_path), "/opt/env/a/below") == "/opt/env/a/below\tmissing"
+    assert listing.of_tree(str(tmp_path), "/opt/env/a") == "/opt/env/a\tl b/file"
+    assert listing.of_tree(str(tmp_path), "/opt/env/a/below") == "/opt/env/a/below\tmissing"
 
 
 @needs_dpkg
 def test_the_listing_of_a_package_has_its_settings_without_their_state(root: Path) -> None:
-    found = dict(line.split("\t") for line in file_listing.of_package(f"{root}/", "cuda").split("\n"))
+    found = dict(line.split("\t") for line in listing.of_package(f"{root}/", "cuda").split("\n"))
     assert set(found) == {*FILES, *LINKS}
     assert found["/etc/site.conf"] == "conffile"
     assert found[PIN].startswith("f 644 ")
     swap(root / "etc/site.conf", "/x")
-    assert "/etc/site.conf\tl /x" in file_listing.of_package(str(root), "cuda")
+    assert "/etc/site.conf\tl /x" in listing.of_package(str(root), "cuda")

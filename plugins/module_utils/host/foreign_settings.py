@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from typing import Iterator, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import login_scripts
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FOR_GUESTS, GuestSetting
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import login_scripts
 
 ENVIRONMENT = "/etc/environment"  # read by pam_env, all others by shells
 PROFILES = ("/etc/profile", "/etc/bash.bashrc")

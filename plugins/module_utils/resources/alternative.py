@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Read and set alternatives, such as /usr/local/cuda (update-alternatives(1)). Runs on the managed host."""
+"""Alternatives, such as /usr/local/cuda (update-alternatives(1)). Runs on the managed host."""
 
 from __future__ import annotations
 
@@ -8,9 +8,29 @@ import os
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch
 
 RECORDS = "/var/lib/dpkg/alternatives"
 LINKS = "/etc/alternatives"
+
+
+class Alternative(Kind):
+    """What a name points to."""
+
+    name = title = "alternative"
+
+    def read(self, host: Host, watch: Watch) -> States:
+        return {name: read(host.root, name) for name in watch.alternatives}
+
+
+class AlternativeLink(Kind):
+    """The path that users call it by, which no run points elsewhere."""
+
+    name, title = "alternative_link", "link of the alternative"
+    is_foreign = True
+
+    def read(self, host: Host, watch: Watch) -> States:
+        return {name: link(host.root, name) for name in watch.alternatives}
 
 
 def read(root: str, name: str) -> dict[str, str] | None:

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import login_scripts
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import login_scripts
 
 NAME = "LD_LIBRARY_PATH"
 ONLY = {

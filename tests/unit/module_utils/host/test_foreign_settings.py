@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import foreign_settings
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_settings
 
 
 def write(root: Path, path: str, text: str) -> None:
