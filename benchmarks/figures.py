@@ -121,7 +121,7 @@ FIGURES: Mapping[str, Figure] = {
             "`script/plan` for one host, process start included",
             "s",
             "at most",
-            0.3,
+            0.4,
             "an answer while one types",
         ),
         Figure(

@@ -41,7 +41,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.decision import Decision, decide
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import (
     SIGNING_CERTIFICATE,
@@ -86,8 +86,6 @@ SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 # Errors are ignored here: each host reads them again and reports them.
 with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
-with contextlib.suppress(CatalogError, ImportError, OSError, ValueError):
-    fingerprints.preload()
 # Catalog and modules stay until the end: no garbage collection, here or in a host's process, needs to visit them.
 gc.freeze()
 

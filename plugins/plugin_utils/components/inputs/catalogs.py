@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.memory import remembered
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
     CATALOG_FOLDER,
     read_catalog,
@@ -27,4 +26,4 @@ def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
 def _read_once(folder: Path) -> Catalog:
     if folder != CATALOG_FOLDER:
         return read_catalog(folder, CATALOG_FILES)
-    return remembered("catalog", lambda: with_own_locks(read_catalog(folder, CATALOG_FILES)))
+    return with_own_locks(read_catalog(folder, CATALOG_FILES))

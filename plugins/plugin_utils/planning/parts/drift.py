@@ -32,23 +32,23 @@ class ManagedPart:
     """A part as gpu_stack_managed describes it.
 
     components: those that need it, `repository` among them; includes: other roles that it runs. watch: what is watched
-    on the host for changes, by kind (files, services, ...).
+    on the host for changes, by kind (files, services, ...). revision: of what its tasks do on a host.
     """
 
     components: tuple[str, ...]
     includes: tuple[str, ...]
     watch: Mapping[str, Any]
+    revision: int = 1
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> ManagedPart:
         """Read an entry of gpu_stack_managed: `for`, `with` and what is watched; `commands` are in /usr/local/bin."""
-        watch = {
-            key: value for key, value in entry.items() if key not in ("for", "with", "commands", COMPONENT) and value
-        }
+        others = ("for", "with", "commands", "revision", COMPONENT)
+        watch = {key: value for key, value in entry.items() if key not in others and value}
         if entry.get("commands"):
             commands = [f"/usr/local/bin/{name}" for name in entry["commands"]]
             watch["files"] = list(dict.fromkeys([*watch.get("files", ()), *commands]))
-        return cls(tuple(entry["for"]), tuple(entry.get("with", ())), watch)
+        return cls(tuple(entry["for"]), tuple(entry.get("with", ())), watch, entry.get("revision", 1))
 
 
 Managed = Mapping[str, ManagedPart]
