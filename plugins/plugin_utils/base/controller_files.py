@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import tempfile
 from pathlib import Path
 
@@ -19,21 +18,6 @@ def cache() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuhost"
     except RuntimeError as error:
         raise OSError(str(error)) from error
-
-
-def private(name: str) -> Path | None:
-    """Return a directory in the cache for what programs load or run.
-
-    None if another user can write to it, or this one cannot.
-    """
-    try:
-        folder = cache() / name
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
-    except OSError:
-        return None
-    is_ours = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if is_ours and os.access(folder, os.W_OK) else None
 
 
 def replace(path: Path, content: str | bytes) -> None:

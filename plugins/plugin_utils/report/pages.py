@@ -19,7 +19,6 @@ from urllib.parse import quote
 import jinja2
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import STACK, Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, REUSED, UNKNOWN, WARN
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import controller_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_file_name, for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
@@ -114,7 +113,6 @@ def host_page(host: str) -> str:
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
-        bytecode_cache=_compiled(),
         autoescape=True,
         finalize=_visible,
         undefined=jinja2.StrictUndefined,
@@ -124,12 +122,6 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(host_page=host_page)
     environment.filters.update(time=_time, clip=_clip, prose=_prose, significant=significant)
     return environment
-
-
-def _compiled() -> jinja2.BytecodeCache | None:
-    """Return where compiled templates stay for later runs, which would compile them anew; None if nothing can."""
-    folder = controller_files.private("templates")
-    return jinja2.FileSystemBytecodeCache(str(folder)) if folder else None
 
 
 def _render(template: str, style: str = "", script: str = "", **values: Any) -> str:

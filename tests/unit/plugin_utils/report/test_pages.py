@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 
-import jinja2
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import pages
@@ -217,28 +214,6 @@ def test_the_policy_allows_the_script_and_the_style_of_the_page_alone() -> None:
     assert re.fullmatch(r"'sha256-[\w+/]{43}='", rules["script-src"])
     assert re.fullmatch(r"'sha256-[\w+/]{43}='", rules["style-src"])
     assert "script-src 'none'" in html.unescape(certificate(page_cases.verified()))
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return where compiled templates are kept."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    pages._environment.cache_clear()
-    yield tmp_path / "gpuhost/templates"
-    pages._environment.cache_clear()
-
-
-def test_templates_are_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = certificate(RUN)
-    assert cache.stat().st_mode & 0o777 == 0o700, "what is in it is run"
-    pages._environment.cache_clear()
-    monkeypatch.setattr(jinja2.Environment, "compile", pytest.fail)
-    assert certificate(RUN) == page
-
-
-def test_where_templates_cannot_be_kept_they_are_compiled(cache: Path) -> None:
-    cache.parent.touch()
-    assert certificate(RUN)
 
 
 @pytest.mark.parametrize("case", [page_cases.fleet, page_cases.all_different])
