@@ -95,8 +95,8 @@ def _rules(context: ResolveContext) -> Sequence[Rule]:
         return [Problem("telemetry-conflict", what, "set gpu_stack_cuda=auto")]
 
     return (
-        Rule("driver", ("telemetry.needs_driver", "driver.version"), runs, too_old),
-        Rule("cuda", ("telemetry.version", "cuda.version"), is_beside, excludes),
+        Rule(("telemetry.needs_driver", "driver.version"), runs, too_old),
+        Rule(("telemetry.version", "cuda.version"), is_beside, excludes),
     )
 
 

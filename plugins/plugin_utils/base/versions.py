@@ -60,6 +60,11 @@ def has_prefix(version: str, prefix: str) -> bool:
     return version.split(".")[: len(wanted)] == wanted
 
 
+def is_newer(version: str, than: str) -> bool:
+    """Return whether a version is newer; one of a branch is not newer than the branch, of which no more is known."""
+    return key(version) > key(than) and not has_prefix(version, than)
+
+
 def at_most(version: str, limit: str) -> bool:
     """Return whether a version is within a limit that may be a series: 9.10.2.21 is at most 9.10."""
     return key(".".join(version.split(".")[: limit.count(".") + 1])) <= key(limit)

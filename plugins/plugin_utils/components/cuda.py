@@ -6,7 +6,6 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -35,7 +34,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Facts,
     Holds,
     Keeping,
-    Limits,
     OfGpus,
     Preference,
     Remedies,
@@ -52,7 +50,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     span,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Constraint, KeptTrial, Situation
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import KeptTrial
 
 PROBLEMS = {
     "gpu-dropped-by-cuda": "CUDA does not compile for a GPU of the host, or PyTorch has no code for it",
@@ -314,17 +312,24 @@ def _rules(context: ResolveContext) -> tuple[Rule, ...]:
     def is_met(facts: Facts) -> bool:
         return driver.reaches(facts["driver.version"], facts["cuda.needs_driver"])
 
-    return (Rule("driver", ("cuda.needs_driver", "driver.version"), is_met, problems),)
+    return (Rule(("cuda.needs_driver", "driver.version"), is_met, problems),)
 
 
-def _preferences(_context: ResolveContext) -> tuple[Preference, ...]:
+def _preferences(context: ResolveContext) -> tuple[Preference, ...]:
     """Return those of driver and toolkit together.
 
     NVIDIA's repository comes before the archive, then the better branch, the newest toolkit, the newest driver.
     """
-    nvidias = Preference("cuda", less={"source": lambda facts: int(facts.get("cuda.source") != "nvidia")})
-    newest = Preference("cuda", lambda facts: versions.key(facts.get("cuda.release", "")))
-    return (driver.NVIDIAS, nvidias, driver.TIER, newest, driver.NEWEST)
+    own = f"the toolkit of {context.distro.id}'s own archive"
+    nvidias = Preference("source", lambda facts: facts.get("cuda.source") == "nvidia", lambda _facts: own, "cuda")
+    newest = Preference(
+        "cuda",
+        lambda facts: versions.key(facts.get("cuda.release", "")),
+        lambda facts: f"CUDA {facts.get('cuda.release', 'of none')}",
+        "cuda",
+    )
+    of_driver = driver.preferences(context)
+    return (of_driver[0], nvidias, of_driver[1], newest, of_driver[2])
 
 
 # Packages on hold -----------------------------------------------------------------------------------------------------
@@ -405,29 +410,6 @@ def _alone(context: ResolveContext, gpu: Gpu) -> str:
     return span("CUDA", supporting_toolkits(context, gpu))
 
 
-def pins(plan: Plan) -> dict[str, str]:
-    """Return the request for the toolkit of a plan."""
-    cuda = CudaComponent.of(plan.components)
-    return {"cuda": cuda.release, "cuda_source": cuda.source} if cuda else {}
-
-
-def _constraints(situation: Situation) -> list[Constraint]:
-    """Return those of its compiler, and the preferences for driver and toolkit."""
-    host, catalog = situation.host, situation.catalog
-    distro = catalog.distros[host.distribution]
-    glibc, gcc = host.glibc or distro.glibc, host.gcc or distro.gcc.default
-    any_branch = functools.partial(driver.of_any_branch, catalog)
-    own = f"with {distro.id}'s own packages preferred to NVIDIA's"
-    older = "with a driver that was made for an older CUDA"
-    return [
-        Constraint("gcc", lambda q: q.on(gcc=1), f"with an older gcc than {gcc}", last=True),
-        Constraint("glibc", lambda q: q.on(glibc="1.0"), f"with an older glibc than {glibc}", last=True),
-        Constraint("branch", lambda q: q.without("branch"), any_branch, last=True),
-        Constraint("native", lambda q: q.without("native"), older, last=True),
-        Constraint("source", lambda q: q.without("source"), own, last=True),
-    ]
-
-
 def _misfit(trial: KeptTrial) -> str | None:
     """Return why a requested toolkit would run without PTX beside what is kept, if it need not.
 
@@ -462,10 +444,6 @@ CHOICE = Choice(
         "CUDA toolkit" if context.request["cuda"] != "none" and not context.catalog.cuda.toolkits else ""
     ),
     holds=Holds(held=_held, around=_around_holds),
-    limits=Limits(
-        listed=lambda context: [_release(candidate) for candidate in cuda_candidates(context)],
-        constraints=_constraints,
-    ),
     remedies=Remedies(leave_out=(("cuda",),)),
     keeping=Keeping(leading=True, misfit=_misfit),
     of_gpus=OfGpus(alone=_alone),

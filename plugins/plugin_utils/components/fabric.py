@@ -32,7 +32,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Candidate,
     Choice,
     Facts,
-    Limits,
     Rule,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
@@ -42,7 +41,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     offered,
     offered_version,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Constraint, Situation
 
 NO_MODULE = "fabric-module-missing"
 PROBLEMS = {
@@ -292,7 +290,7 @@ def _rules(context: ResolveContext) -> Sequence[Rule]:
             )
         ]
 
-    return (Rule("fabric", ("fabric.version", "driver.version", "driver.source"), fits, missing, exact=True),)
+    return (Rule(("fabric.version", "driver.version", "driver.source"), fits, missing, exact=True),)
 
 
 # The kernels' modules -------------------------------------------------------------------------------------------------
@@ -388,12 +386,6 @@ def _published(catalog: Catalog) -> list[str]:
     return [known.version for branch in catalog.driver.branches for known in branch.versions]
 
 
-def _constraints(situation: Situation) -> Sequence[Constraint]:
-    if not switches(situation.host):
-        return ()
-    return [Constraint("fabric", lambda q: q.without("fabric"), "with a Fabric Manager of its version")]
-
-
 CHOICE = Choice(
     record=FabricComponent,
     candidates=_candidates,
@@ -404,7 +396,6 @@ CHOICE = Choice(
     check=_check,
     explain=_explain,
     complete=_complete,
-    limits=Limits(constraints=_constraints, follows=True),
 )
 
 

@@ -24,9 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     CudaComponent,
-    DriverComponent,
     LibraryComponent,
-    TensorflowComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
@@ -42,7 +40,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Facts,
     Holds,
     Keeping,
-    Limits,
     Rule,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
@@ -54,7 +51,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     offered_version,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Constraint, Situation
 
 PROBLEMS = {
     "cudnn-cuda-mismatch": "cuDNN is built for another CUDA",
@@ -249,7 +245,7 @@ def builds(library: Library, context: ResolveContext, cuda: str | None) -> tuple
 
 
 def _in_repository(context: ResolveContext, slugs: tuple[str, ...] | None) -> bool:
-    return slugs is None or context.distro.nvidia_repository.slug in slugs or "repository" in context.relaxed
+    return slugs is None or context.distro.nvidia_repository.slug in slugs
 
 
 def _offered(library: Library, context: ResolveContext) -> set[tuple[str, str]]:
@@ -345,8 +341,8 @@ def _rules(library: Library, context: ResolveContext) -> tuple[Rule, ...]:
         ]
 
     return (
-        Rule("cuda", (*built, "cuda.version"), is_for, mismatch),
-        Rule("gpu", built, lambda facts: not uncovered(facts), uncovered),
+        Rule((*built, "cuda.version"), is_for, mismatch),
+        Rule(built, lambda facts: not uncovered(facts), uncovered),
     )
 
 
@@ -406,31 +402,6 @@ def _explain(name: str, facts: Facts, findings: Findings) -> None:
     findings.reason(name, facts[f"{name}.version"], f"built for CUDA {facts[f'{name}.cuda']}")
 
 
-def _pins(plan: Plan) -> dict[str, str]:
-    """Return the request for what a library depends on: the driver, the toolkit and the TensorFlow of a plan."""
-    components = plan.components
-    driver, cuda = DriverComponent.of(components), CudaComponent.of(components)
-    tensorflow = TensorflowComponent.of(components)
-    return {
-        **({"driver": driver.version, "driver_source": driver.source} if driver else {}),
-        **({"tensorflow": tensorflow.version} if tensorflow else {}),
-        **({"cuda": cuda.release, "cuda_source": cuda.source} if cuda else {}),
-    }
-
-
-def _constraints(situation: Situation) -> list[Constraint]:
-    """Return what limits a library: the toolkit, and the TensorFlow that loads it."""
-    cuda, tensorflow = CudaComponent.of(situation.plan.components), TensorflowComponent.of(situation.plan.components)
-    found = []
-    if cuda:
-        text = f"for another CUDA than {cuda.version}"
-        found.append(Constraint("cuda", lambda q: q.without("cudnn without cuda", "nccl without cuda"), text))
-    if tensorflow:
-        text = f"without TensorFlow {tensorflow.version}"
-        found.append(Constraint("tensorflow", lambda q: q.asking(tensorflow="none"), text))
-    return found
-
-
 def _stays_out(present: Present) -> bool:
     """Return whether the repository offered none for the verified toolkit. Beside the archive's there is never one."""
     cuda = present.verified.components.get("cuda")
@@ -466,13 +437,11 @@ CUDNN = _choice(
     _CUDNN,
     after=("driver", "cuda", "pytorch"),
     rules=lambda context: [known_bad.beside_wheels(context, "pytorch")],
-    limits=Limits(pins=_pins, constraints=_constraints),
 )
 NCCL = _choice(
     _NCCL,
     after=("driver", "cuda"),
     series=3,
-    limits=Limits(pins=_pins, constraints=_constraints, limits_no_other=True),
 )
 
 

@@ -36,16 +36,16 @@ WARNINGS = {
 }
 
 
-def plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
+def plan_around_holds(catalog: Catalog, request: Request, host: Host) -> Plan:
     """Return the plan for a request; where packages on hold are why there is none, that is its problem."""
     if request["scope"] == "frameworks":  # which changes no package
         host = dataclasses.replace(host, foreign_holds=())
-    plan = _plan_as_asked(catalog, request, host, relaxed)
+    plan = _plan_as_asked(catalog, request, host)
     if plan.ok or not host.foreign_holds:
         return plan
     freed = dataclasses.replace(host, foreign_holds=())
     held = holds.names(CHOICES, catalog, host)
-    if not held or not _plan_as_asked(catalog, request, freed, relaxed).ok:
+    if not held or not _plan_as_asked(catalog, request, freed).ok:
         return plan
     # The others follow from these.
     known = tuple(problem for problem in plan.problems if problem.code == holds.CODE)
@@ -53,7 +53,7 @@ def plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: f
     return dataclasses.replace(plan, problems=known or (holds.problem(held, f"nothing fits beside them: {why}"),))
 
 
-def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
+def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
     findings = Findings()
     if foreign_drivers.check_foreign_drivers(catalog, host, request, findings):
         return _plan(host, request, (), NOTHING, None, findings)
@@ -69,8 +69,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
         return _plan(host, request, gpus, NOTHING, None, findings)
     if check_processors(catalog, host, findings):
         return _plan(host, request, gpus, NOTHING, None, findings)
-    limiting = tuple(gpu for gpu in gpus if f"gpu {gpu.name}" not in relaxed)
-    context = ResolveContext(catalog, host, limit(request, CHOICES, host, findings), limiting, relaxed)
+    context = ResolveContext(catalog, host, limit(request, CHOICES, host, findings), gpus)
     if architectures.check(context, CHOICES, findings):
         return _plan(host, request, gpus, NOTHING, None, findings)
     if host.offers is None and request["scope"] == "host":

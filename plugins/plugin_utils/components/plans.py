@@ -6,10 +6,9 @@ Runs on the controller; pure functions. The modules, in the order of the work:
     components/one_plan        refuse what cannot be planned, around packages on hold
     components/registry        the components, each a module with candidates, rules and explanations
     components/adoption        or plan what is installed, and change nothing
-    resolver/search            select the best set of candidates
+    resolver/search            select the best set of candidates, and say what is against newer ones
     resolver/missing           explain why nothing fits
     components/fallback        take PyTorch where no TensorFlow works
-    resolver/limits            find what limits the versions of a plan
     resolver/remedies          where there are problems, plan changed requests and hosts
 """
 
@@ -39,10 +38,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import P
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY, leave_alone
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.limits import explain_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies, with_remedies
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import LOCKS, Attempt, Scenario
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt
 
 PROBLEMS = {
     "invalid-request": "a `gpu_stack_*` variable has an invalid value; the message lists the valid ones",
@@ -83,7 +81,7 @@ def plan_for_probe(
 def plan_for_reading(catalog: Catalog, read: Reading, host: Host, saved: Saved | None = None) -> Plan:
     """Return the plan for a request as it was understood, which keeps what fits of a verified configuration.
 
-    It says what limits each version, and what was interpreted. saved: a file of a fleet's versions.
+    It says what was interpreted. saved: a file of a fleet's versions.
     """
     if saved is not None:
         applied = saved_versions.apply(saved, read.request, host, catalog)
@@ -95,13 +93,13 @@ def plan_for_reading(catalog: Catalog, read: Reading, host: Host, saved: Saved |
     plan = _with_remedies(
         catalog, once(kept.request, kept.host), kept.host, functools.partial(_plan_kept, catalog, once)
     )
-    plan = keeping.explained(CHOICES, kept, with_limits(catalog, plan, kept.host, kept), catalog)
+    plan = keeping.explained(CHOICES, kept, plan, catalog)
     notes = [PlanWarning("request-interpreted", note) for note in read.notes.values()]
     return dataclasses.replace(plan, warnings=(*notes, *plan.warnings))
 
 
 def _plan_kept(catalog: Catalog, once: Attempt, request: Request, host: Host) -> Plan:
-    """Return the plan that a host would get for another request, without remedies and limits."""
+    """Return the plan that a host would get for another request, without remedies."""
     kept = keeping.keep(CHOICES, catalog, request, host, once)
     return dataclasses.replace(once(kept.request, kept.host), request=request)
 
@@ -129,42 +127,22 @@ def _with_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -
     return with_remedies(plan, find_remedies(CHOICES, catalog, plan, host, attempts, unlocked))
 
 
-def with_limits(catalog: Catalog, plan: Plan, host: Host, kept: keeping.Kept | None = None) -> Plan:
-    """Return a plan with reasons that say what limits each version, which takes about twenty more plans.
-
-    What is kept needs no such reason, and limits the rest.
-    """
-    if not plan.ok:
-        return plan
-    parts = kept.parts if kept else ()
-    freed = {part.names[0]: kept.freed(part) for part in parts} if kept else {}
-    asked = kept.asked[1] if kept else host
-    reasons = explain_limits(CHOICES, catalog, plan, host, functools.partial(_answer, catalog), freed, asked)
-    return dataclasses.replace(plan, reasons=reasons)
-
-
-def _answer(catalog: Catalog, scenario: Scenario) -> Plan:
-    known = with_every_lock(catalog) if LOCKS in scenario.relaxed else catalog
-    return plan_once(known, scenario.request, scenario.host, scenario.relaxed - {LOCKS})
-
-
 @functools.lru_cache(maxsize=4)
 def with_every_lock(catalog: Catalog) -> Catalog:
     """Return a catalog by which a plan may name a lock that does not exist."""
     return dataclasses.replace(catalog, locks=None)
 
 
-def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str] = frozenset()) -> Plan:
-    """Return a plan without remedies and limits, as if nothing were there. `latest` is `auto` here.
+def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
+    """Return a plan without remedies, as if nothing were there. `latest` is `auto` here.
 
-    Where no TensorFlow works and none is asked for, it has PyTorch alone. relaxed: see ResolveContext, and `gpu NAME`:
-    this kind of GPU.
+    Where no TensorFlow works and none is asked for, it has PyTorch alone.
     """
     request, catalog = request.newest(), of_architecture(catalog, host.architecture)
     return fallback.plan(
         request,
-        lambda asked: plan_around_holds(catalog, asked, host, relaxed),
-        lambda plan: tensorflow_candidates(ResolveContext(catalog, host, request, plan.gpus, relaxed)),
+        lambda asked: plan_around_holds(catalog, asked, host),
+        lambda plan: tensorflow_candidates(ResolveContext(catalog, host, request, plan.gpus)),
     )
 
 

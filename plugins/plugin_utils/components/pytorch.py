@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import triton_packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, PytorchBuild, PytorchRelease
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback, tensorflow
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers, supported
@@ -22,7 +22,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cuda impo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     PytorchComponent,
-    TensorflowComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
@@ -34,7 +33,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Choice,
     Facts,
     Keeping,
-    Limits,
     OfGpus,
     Remedies,
     Rule,
@@ -197,7 +195,7 @@ def _rules(context: ResolveContext) -> tuple[Rule, ...]:
     def is_met(facts: Facts) -> bool:
         return driver.reaches(facts["driver.version"], facts["pytorch.needs_driver"])
 
-    return (Rule("driver", ("pytorch.needs_driver", "driver.version"), is_met, problems),)
+    return (Rule(("pytorch.needs_driver", "driver.version"), is_met, problems),)
 
 
 def _explain(context: ResolveContext, chosen: Candidate, facts: Facts, findings: Findings) -> None:
@@ -248,14 +246,6 @@ def _lacks(context: ResolveContext) -> str:
     return "PyTorch wheel" if is_needed and not catalog.pytorch.releases else ""
 
 
-def _pins(plan: Plan) -> dict[str, str]:
-    """Return the request for what it depends on: the driver, and whether TensorFlow is there."""
-    pinned = driver.pins(plan) | tensorflow.pins(plan)
-    if TensorflowComponent.of(plan.components) is None:
-        pinned |= {"tensorflow": "none", "pytorch": plan.request["pytorch"].replace("fallback", "auto")}
-    return pinned
-
-
 def _stays(context: ResolveContext, verified: Sequence[Part]) -> Sequence[Part]:
     if not fallback.is_in_place(context.request, context.host.present):
         return verified
@@ -273,7 +263,6 @@ CHOICE = Choice(
     options={"pytorch_cuda": "cuda"},
     explain=_explain,
     lacks=_lacks,
-    limits=Limits(pins=_pins, constraints=driver.older_than_needed, by_request=True),
     remedies=Remedies(
         pythons=lambda catalog: {python for release in catalog.pytorch.releases for python in release.pythons},
         options={"pytorch_cuda": lambda catalog: [build.cuda for r in catalog.pytorch.releases for build in r.builds]},

@@ -25,7 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cuda impo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import TensorflowComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan, Remedy
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
     NONE,
@@ -33,7 +33,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Choice,
     Facts,
     Keeping,
-    Limits,
     OfGpus,
     Remedies,
     Rule,
@@ -45,11 +44,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     span,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import (
-    Constraint,
     KeptTrial,
     Part,
     Repair,
-    Situation,
     Trial,
 )
 
@@ -335,19 +332,17 @@ def _rules(context: ResolveContext) -> tuple[Rule, ...]:
 
     return (
         Rule(
-            "tensorflow",
             ("tensorflow.system_cuda", "cuda.version"),
             finds_runtime,
             lambda facts: [_no_runtime(context, facts, [facts])],
             no_runtime,
         ),
         Rule(
-            "driver",
             ("tensorflow.needs_driver", "driver.version"),
             lambda facts: driver.reaches(facts["driver.version"], facts["tensorflow.needs_driver"]),
             no_driver,
         ),
-        Rule("tensorflow", ("tensorflow.system_cudnn", "cudnn.version"), finds_cudnn, _no_cudnn),
+        Rule(("tensorflow.system_cudnn", "cudnn.version"), finds_cudnn, _no_cudnn),
     )
 
 
@@ -414,20 +409,6 @@ def _lacks(context: ResolveContext) -> str:
     return "TensorFlow wheel" if is_lacking else ""
 
 
-def pins(plan: Plan) -> dict[str, str]:
-    """Return the request for the TensorFlow of a plan."""
-    planned = TensorflowComponent.of(plan.components)
-    return {"tensorflow": planned.version} if planned else {}
-
-
-def _constraints(situation: Situation) -> list[Constraint]:
-    planned = TensorflowComponent.of(situation.plan.components)
-    if planned is None or situation.plan.request["tensorflow"] != "auto":
-        return []
-    text = f"without TensorFlow {planned.version}"
-    return [Constraint("tensorflow", lambda q: q.asking(tensorflow="none"), text)]
-
-
 def _unproven_nevertheless(trial: Trial) -> Iterator[Remedy]:
     """Yield PyTorch, then the newest TensorFlow by its version, although it is not known to run on the GPUs."""
     newest = max(published(trial.catalog), key=versions.key)
@@ -458,7 +439,6 @@ CHOICE = Choice(
     options={"tensorflow_cuda_libraries": "cuda_libraries"},
     explain=_explain,
     lacks=_lacks,
-    limits=Limits(constraints=_constraints),
     remedies=Remedies(
         pythons=lambda catalog: {python for release in catalog.tensorflow.releases for python in release.pythons},
         leave_out=(("tensorflow",), ("tensorflow", "cuda")),

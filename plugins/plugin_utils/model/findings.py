@@ -24,16 +24,10 @@ class PlanWarning:
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """A constraint that keeps a component from the version `newer`.
-
-    by: the stable name of the constraint; without: the text after that version, such as `without the Tesla K40c`.
-    together: whether `newer` is possible only if the reason's other limits are lifted, too.
-    """
+    """What is against the version `newer`; by: the code of a problem, or the name of a preference."""
 
     by: str
-    without: str
     newer: str
-    together: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What the resolver decides about: candidates with facts, rules over facts, preferences, and a choice for a component.
 
 Runs on the controller; pure data. A module of components/ fills in a `Choice`; components/registry.py lists them. The
-search, limits, remedies, keeping and explanations work on these records, and know no component.
+search, remedies, keeping and explanations work on these records, and know no component.
 
 A fact is text, and its name begins with that of its component: `driver.version`, `cuda.needs_driver`. What is absent or
 stays is a candidate, too, and may have facts. A rule says whose facts it reads; it is inactive while one is missing.
@@ -25,11 +25,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import (
-    Constraint,
     KeptTrial,
     Part,
     Repair,
-    Situation,
 )
 
 Facts = Mapping[str, str]
@@ -70,13 +68,12 @@ def distance(problems: Iterable[Problem]) -> tuple[bool, bool, int]:
 class Rule:
     """A requirement of the choice that it is listed with.
 
-    name: what limits call it, and by which it is left out. reads: facts, of which none may be missing. problems: of
-    facts that break it. exact: a newer version does not serve what an older one does, so that candidates which are
-    alike otherwise count each. conflict: returns the problems where each candidate of another choice breaks it, from
-    the facts that are decided and those candidates; without it, they are those of the first ones.
+    reads: facts, of which none may be missing. problems: of facts that break it. exact: a newer version does not serve
+    what an older one does, so that candidates which are alike otherwise count each, and the version of its choice
+    follows that of another. conflict: returns the problems where each candidate of another choice breaks it, from the
+    facts that are decided and those candidates; without it, they are those of the first ones.
     """
 
-    name: str
     reads: tuple[str, ...]
     is_met: Callable[[Facts], bool]
     problems: Callable[[Facts], Sequence[Problem]]
@@ -102,19 +99,14 @@ def _owners(names: tuple[str, ...]) -> frozenset[str]:
 class Preference:
     """A place in the order of preference.
 
-    what is best has the largest value. less: how much is taken away, by the name of a preference that can be left out;
-    of several the largest counts. choice: the only one whose facts it reads, if there is one.
+    name: what limits call it. value: of facts; what is best has the largest. said: what such facts are, for the reason
+    against a newer version. choice: the only one whose facts the value reads, if there is one.
     """
 
+    name: str
+    value: Callable[[Facts], Any]
+    said: Callable[[Facts], str]
     choice: str | None = None
-    value: Callable[[Facts], Any] | None = None
-    less: Mapping[str, Callable[[Facts], int]] = dataclasses.field(default_factory=dict)
-
-    def of(self, facts: Facts, left_out: frozenset[str]) -> Any:
-        """Return the value of facts, without the preferences that are left out."""
-        if self.value:
-            return self.value(facts)
-        return -max([less(facts) for name, less in self.less.items() if name not in left_out], default=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,24 +175,6 @@ class Holds:
 
     held: Callable[[Catalog, Host, Mapping[str, str]], dict[str, str]] | None = None
     around: Callable[[ResolveContext, Sequence[Evaluated], Facts], BesideHolds] | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What limits the version of a choice, for its reason.
-
-    listed: the versions that there are on a host, where those that are known are more; pins: the request that keeps
-    what it depends on meanwhile; constraints: what else limits it; limits_no_other: the versions of the others are
-    found without it; by_request: fields of the others may limit it; follows: its version is that of another choice, and
-    nothing is said of newer ones.
-    """
-
-    listed: Callable[[ResolveContext], list[str]] | None = None
-    pins: Callable[[Plan], Mapping[str, str]] = lambda _plan: {}
-    constraints: Callable[[Situation], Sequence[Constraint]] = _none
-    limits_no_other: bool = False
-    by_request: bool = False
-    follows: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -282,7 +256,6 @@ class Choice(OfComponent):
     archive: Callable[[ResolveContext], list[str]] | None = None
     lacks: Callable[[ResolveContext], str] = lambda _context: ""
     holds: Holds = Holds()
-    limits: Limits = Limits()
     remedies: Remedies = Remedies()
     keeping: Keeping = Keeping()
     of_gpus: OfGpus = OfGpus()

@@ -29,18 +29,12 @@ cached = functools.lru_cache(maxsize=1024)
 
 @dataclasses.dataclass(frozen=True)
 class ResolveContext:
-    """One question to the resolver. gpus: the host's GPUs that are in the catalog, one entry per device.
-
-    relaxed: what is left out, to find what limits a version: rules and preferences by their names, `repository` (what
-    is offered), `kernel` (which drivers do not build for it), and `NAME without OTHER`: the choice NAME does not know
-    the facts of OTHER.
-    """
+    """One question to the resolver. gpus: the host's GPUs that are in the catalog, one entry per device."""
 
     catalog: Catalog
     host: Host
     request: Request
     gpus: tuple[Gpu, ...]
-    relaxed: frozenset[str] = frozenset()
 
     @property
     def distro(self) -> Distro:
@@ -85,14 +79,7 @@ class ResolveContext:
             Host(self.host.distribution, self.host.architecture, **{name: getattr(self.host, name) for name in host}),
             self.request.only(request),
             self.gpu_kinds,
-            self.relaxed & {"repository", "kernel"},
         )
-
-    def is_usable(self, problems: Sequence[Problem]) -> bool:
-        """Return whether a candidate with these problems can be selected."""
-        if "repository" not in self.relaxed:
-            return not problems
-        return all(problem.code == "not-in-repository" for problem in problems)
 
 
 def gpu_label(gpu: Gpu) -> str:

@@ -16,7 +16,7 @@ PROBLEMS = {
     "known-bad": "`catalog/known_bad.yml` lists the combination as failing; the message has the symptom and the source",
 }
 SECURITY_FLOOR = "security-floor"
-RULE = "known-bad"
+CODE = "known-bad"
 WARNINGS = {
     "security-floor": "the driver is older than the first of its branch with the fixes of published vulnerabilities",
 }
@@ -50,8 +50,6 @@ def builds(context: ResolveContext, version: str, archive: str) -> bool:
 
 def _rows(context: ResolveContext, version: str, archive: str) -> list[BadDriver]:
     """Return why a driver's module does not build for the host's kernel: the changes of one or more kernels."""
-    if "kernel" in context.relaxed:
-        return []
     kernel = versions.key(_kernel(context))
     return [
         bad
@@ -105,9 +103,9 @@ def beside_wheels(context: ResolveContext, framework: str) -> Rule:
             f"{frameworks.LABELS[framework]} {facts[f'{framework}.version']} with cuDNN {facts[wheel]} fails beside "
             f"{bad.system_first} and newer: {bad.symptom} ({bad.source})"
         )
-        return [Problem(RULE, why, f"take {bad.instead}: set gpu_stack_cudnn to it, or to none")]
+        return [Problem(CODE, why, f"take {bad.instead}: set gpu_stack_cudnn to it, or to none")]
 
-    return Rule(RULE, (wheel, system), lambda facts: row(facts) is None, problems)
+    return Rule((wheel, system), lambda facts: row(facts) is None, problems)
 
 
 def security_floor(context: ResolveContext, branch: str) -> str | None:

@@ -36,14 +36,12 @@ PROBLEMS = {
 class Taken:
     """A candidate that the search takes, with what is to be reported of it: problems where it is a last resort.
 
-    instead_of: why a better one was not taken, where only the known-bad list is against it; because_held: why it is
-    taken, where packages on hold decide.
+    because_held: why it is taken, where packages on hold decide.
     """
 
     candidate: Candidate
     problems: tuple[Problem, ...] = ()
     warnings: tuple[PlanWarning, ...] = ()
-    instead_of: str = ""
     because_held: str = ""
 
 
@@ -97,7 +95,7 @@ def _left_out(context: ResolveContext, choice: Choice, found: Sequence[Evaluated
 def known_bad_alone(found: Sequence[Evaluated]) -> str:
     """Return why the first of these candidates is not taken that nothing but the known-bad list is against."""
     for each in found:
-        if not each.own and {rule.name for rule in each.broken} == {known_bad.RULE}:
+        if not each.own and {problem.code for problem in each.unmet} == {known_bad.CODE}:
             return each.unmet[0].message
     return ""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -16,57 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
-LOCKS = "locks"  # in Scenario.relaxed: as if every lock existed
 Attempt = Callable[[Request, Host], Plan]
-
-
-@dataclasses.dataclass(frozen=True)
-class Scenario:
-    """What a plan would be for; relaxed: what is disregarded, see ResolveContext, and LOCKS."""
-
-    request: Request
-    host: Host
-    relaxed: frozenset[str] = frozenset()
-
-    def without(self, *what: str) -> Scenario:
-        """Return the scenario with more to disregard."""
-        return dataclasses.replace(self, relaxed=self.relaxed.union(what))
-
-    def on(self, **changes: Any) -> Scenario:
-        """Return the scenario for another host."""
-        return dataclasses.replace(self, host=dataclasses.replace(self.host, **changes))
-
-    def asking(self, **changes: str) -> Scenario:
-        """Return the scenario with another request."""
-        return dataclasses.replace(self, request=self.request.but(**changes))
-
-
-@dataclasses.dataclass(frozen=True)
-class Constraint:
-    """One constraint; by: its stable name; relax: takes it away.
-
-    text: of a message, which follows a version; it may depend on the plan without the constraint. last: it is named
-    after those of the host.
-    """
-
-    by: str
-    relax: Callable[[Scenario], Scenario]
-    text: str | Callable[[Plan], str]
-    last: bool = False
-
-    def said(self, made: Plan) -> str:
-        """Return the text for the plan without the constraint."""
-        return self.text if isinstance(self.text, str) else self.text(made)
-
-
-@dataclasses.dataclass(frozen=True)
-class Situation:
-    """The plan whose limits are looked for; pinned: the request that keeps what is not to change meanwhile."""
-
-    catalog: Catalog
-    plan: Plan
-    host: Host
-    pinned: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)

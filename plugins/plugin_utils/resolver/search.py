@@ -4,16 +4,21 @@ Runs on the controller; pure functions. The rows of the registry are decided one
 candidates first, so that the first complete set is the best. Where a requirement of what is decided leaves a row
 without candidates, the next ones of the rows before are tried. What a choice itself requires of those before it changes
 none of them: where nothing of it fits, it is left out, or a problem.
+
+The reason for a version names what is against the newest one: its own problems, the rules that it breaks, or the order
+of preference, as the best set with it shows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Limit, Problem, Reason
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import missing
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
     Candidate,
@@ -26,6 +31,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.missing import Taken
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 Path = Mapping[str, Taken]  # what is decided, by the names of the choices
 Row = tuple[str, ...]
@@ -50,10 +56,7 @@ def search(context: ResolveContext, choices: Sequence[Choice], rows: Sequence[Ro
 class _Search:
     def __init__(self, context: ResolveContext, choices: Sequence[Choice], rows: Sequence[Row]) -> None:
         self.context, self.choices, self.rows = context, by_name(choices), rows
-        self.rules: dict[str, list[Rule]] = {
-            choice.name: [rule for rule in choice.rules(context) if rule.name not in context.relaxed]
-            for choice in choices
-        }
+        self.rules: dict[str, Sequence[Rule]] = {choice.name: choice.rules(context) for choice in choices}
         self.after = {name: self._after(number, name) for number, row in enumerate(rows) for name in row}
         self.within = [[rule for rule in self._all_rules() if _joins(rule, row)] for row in rows]
         # A row's own choices decide by their rules what fits them, or these join the row.
@@ -103,8 +106,9 @@ class _Search:
             elif choice.explain:
                 choice.explain(self.context, candidate, facts, findings)
                 reason = findings.reasons[-1]
-                because = "; ".join(text for text in (each.because_held or reason.because, each.instead_of) if text)
-                findings.reasons[-1] = dataclasses.replace(reason, because=because)
+                findings.reasons[-1] = dataclasses.replace(reason, because=each.because_held or reason.because)
+        if not findings.problems:
+            findings.reasons = [self._explained(reason, path) for reason in findings.reasons]
         return Found(taken, facts)
 
     def _problems_of(self, name: str, taken: Taken) -> Sequence[Problem]:
@@ -146,18 +150,18 @@ class _Search:
 
     def _combinations(self, number: int, lists: Sequence[Sequence[Taken]]) -> list[tuple[Taken, ...]]:
         """Return what the choices of a row may be together, the best first."""
-        row, relaxed, rules = self.rows[number], self.context.relaxed, self.within[number]
+        row, rules = self.rows[number], self.within[number]
         # Each preference; the place in the row of the choice whose facts alone it reads, and its values of that.
         columns: list[tuple[Preference, int | None, dict[int, Any]]] = []
         for each in self.choices[row[-1]].preferences(self.context):
             place = row.index(each.choice) if each.choice else None
             alone = () if place is None else lists[place]
-            columns.append((each, place, {id(taken): each.of(taken.candidate.facts, relaxed) for taken in alone}))
+            columns.append((each, place, {id(taken): each.value(taken.candidate.facts) for taken in alone}))
         ranked = []
         for option in _joined(lists, rules):
             facts = _facts(option)
             score = [
-                preference.of(facts, relaxed) if place is None else values[id(option[place])]
+                preference.value(facts) if place is None else values[id(option[place])]
                 for preference, place, values in columns
             ]
             ranked.append((score, option))
@@ -185,13 +189,7 @@ class _Search:
         if len(found) == 1 and found[0].kind != "install":
             yield Taken(found[0], found[0].problems)
             return
-        rules, others = self._rules_for(choice, facts, path)
-        known = {**_facts(path.values()), **facts} if others else facts
-
-        def evaluate(candidate: Candidate) -> Evaluated:
-            own = () if context.is_usable(candidate.problems) else candidate.problems
-            return Evaluated(candidate, own, rules, others, known)
-
+        evaluate = self._evaluate(choice, facts, path)
         because = ""
         if choice.holds.around and context.host.foreign_holds:
             beside = choice.holds.around(context, list(map(evaluate, found)), facts)
@@ -202,13 +200,13 @@ class _Search:
         unfit: list[Evaluated] = []
         keys: set[Any] = set()
         # Most candidates have problems of their own, which matter only where nothing fits.
-        for each in map(evaluate, [candidate for candidate in found if context.is_usable(candidate.problems)]):
+        for each in map(evaluate, [candidate for candidate in found if not candidate.problems]):
             if not each.fits:
                 unfit.append(each)
                 continue
             key = self._alike(choice, each.candidate.facts) if choice.alike else len(keys)
             if key not in keys:
-                yield Taken(each.candidate, instead_of=missing.known_bad_alone(unfit), because_held=because)
+                yield Taken(each.candidate, because_held=because)
             keys.add(key)
         if not keys:
             yield missing.last_resort(context, choice, found, unfit, evaluate, facts)
@@ -221,21 +219,112 @@ class _Search:
         return (choice.alike and choice.alike(facts), *map(facts.get, exact))
 
     def _known(self, choice: Choice, path: Path) -> dict[str, str]:
-        """Return the facts that a choice knows, as far as they are not disregarded."""
-        names = [
-            name
-            for name in self.after[choice.name]
-            if name in path and f"{choice.name} without {name}" not in self.context.relaxed
-        ]
-        return _facts(path[name] for name in names)
+        """Return the facts that a choice knows."""
+        return _facts(path[name] for name in self.after[choice.name] if name in path)
 
-    def _rules_for(self, choice: Choice, facts: Facts, path: Path) -> tuple[list[Rule], list[Rule]]:
-        """Return the rules of a choice about what it knows; and those of others, where it is left out if it fails."""
+    def _evaluate(self, choice: Choice, facts: Facts, path: Path) -> Callable[[Candidate], Evaluated]:
+        """Return what evaluates candidates by the rules of their choice about what it knows.
+
+        And by those of others, where it is left out if it fails.
+        """
         known = {choice.name, *(name.partition(".")[0] for name in facts)}
         rules = [rule for rule in self.rules[choice.name] if rule.choices <= known]
         if not choice.optional:
-            return rules, []
-        return rules, [rule for name in path for rule in self.rules[name] if choice.name in rule.choices]
+            return lambda candidate: Evaluated(candidate, candidate.problems, rules, (), facts)
+        others = [rule for name in path for rule in self.rules[name] if choice.name in rule.choices]
+        beside = {**_facts(path.values()), **facts} if others else facts
+        return lambda candidate: Evaluated(candidate, candidate.problems, rules, others, beside)
+
+    # Why a version is not newer ---------------------------------------------------------------------------------------
+
+    def _explained(self, reason: Reason, path: Path) -> Reason:
+        """Return a reason that begins with how the version was chosen, and ends with what is against the newest one."""
+        name = reason.component
+        candidate = path[name].candidate
+        if candidate.kind != "install" or any(rule.exact for rule in self.rules[name]):  # it follows another choice
+            return reason
+        choice, request, version = self.choices[name], self.context.request, _installed(candidate)
+        newer, limits = self._limits(choice, path)
+        wanted = request[name]
+        options = [option for option in choice.options if request[option] != "auto"]
+        head, why = "the newest release", ""
+        if wanted not in ("auto", "fallback"):
+            head = f"requested ({wanted})"
+        elif limits:
+            head = "the newest that fits"
+        elif options and self._is_behind(choice, request.but(**dict.fromkeys(options, "auto")), path):
+            head = f"the newest with {' and '.join(f'gpu_stack_{option}={request[option]}' for option in options)}"
+        if limits:
+            why = f"not {newer}: {'; '.join(dict.fromkeys(text for _by, text in limits))}"
+        parts = [head, reason.because, "" if path[name].because_held else why]
+        return dataclasses.replace(
+            reason,
+            choice=reason.choice if reason.choice.startswith(f"{version}.") else version,
+            because="; ".join(part for part in parts if part),
+            limits=tuple(dict.fromkeys(Limit(by, newer) for by, _text in limits)),
+        )
+
+    def _is_behind(self, choice: Choice, request: Request, path: Path) -> bool:
+        """Return whether another request would allow a newer version than the chosen one."""
+        context = dataclasses.replace(self.context, request=request)
+        found = choice.candidates(context, self._known(choice, path))
+        return any(versions.is_newer(_installed(each), _installed(path[choice.name].candidate)) for each in found)
+
+    def _limits(self, choice: Choice, path: Path) -> tuple[str, list[tuple[str, str]]]:
+        """Return the best newer version than the chosen one that the request allows, and what is against it.
+
+        It is one that is offered, if any is. Against it are codes of problems, the name of a preference, `hold`, or
+        `order` where the order of the candidates decides, each with a text.
+        """
+        name, chosen = choice.name, _installed(path[choice.name].candidate)
+        number = next(number for number, row in enumerate(self.rows) if name in row)
+        before = {other: path[other] for row in self.rows[:number] for other in row}
+        facts = self._known(choice, before)
+        found = [c for c in choice.candidates(self.context, facts) if versions.is_newer(_installed(c), chosen)]
+        if not found:
+            return "", []
+        found = [c for c in found if all(each.code != "not-in-repository" for each in c.problems)] or found
+        newer = _installed(found[0])
+        evaluated = list(map(self._evaluate(choice, facts, before), found))
+        builds = [each for each in evaluated if _installed(each.candidate) == newer]
+        closest = min(builds, key=lambda each: len({problem.code for problem in each.problems}))
+        if closest.problems:
+            return newer, [(problem.code, problem.message) for problem in closest.problems]
+        if choice.holds.around and self.context.host.foreign_holds:
+            beside = choice.holds.around(self.context, evaluated, facts)
+            if closest.candidate not in [each.candidate for each in beside.fitting]:
+                held = holds.names(tuple(self.choices.values()), self.context.catalog, self.context.host)
+                return newer, [("hold", holds.because(held))]
+        return newer, self._against(number, before, path, name, closest.candidate)
+
+    def _against(self, number: int, before: Path, path: Path, name: str, candidate: Candidate) -> list[tuple[str, str]]:
+        """Return what is against a candidate that fits what was decided before its row."""
+        self._furthest = (number, before)
+        rules, start = self.between[number], _facts(before.values())
+        options = [
+            option
+            for option in self._options(number, before)
+            if option[name].candidate.component == candidate.component
+            and not _broken(rules, {**start, **_facts(option.values())})
+        ]
+        for option in options:
+            whole = {**before, **option}
+            if next(self._sets(number + 1, whole), None) is not None:
+                return self._preferred(self.rows[number], whole, path, name)
+        furthest, decided = self._furthest
+        only = {name: Taken(candidate)} if furthest == number else None
+        return [(problem.code, problem.message) for problem in self._conflict(furthest, decided, only)]
+
+    def _preferred(self, row: Row, whole: Path, path: Path, name: str) -> list[tuple[str, str]]:
+        """Return by which preference the chosen set is better than the best one with another candidate."""
+        facts, chosen = _facts(whole.values()), _facts(path.values())
+        for each in self.choices[row[-1]].preferences(self.context):
+            if each.value(facts) != each.value(chosen):
+                return [(each.name, f"that would be with {each.said(facts)}")]
+        explain, said = self.choices[name].explain, Findings()
+        if explain:
+            explain(self.context, whole[name].candidate, facts, said)
+        return [("order", f"that would be {reason.because}") for reason in said.reasons]
 
     # Where no set breaks no rule --------------------------------------------------------------------------------------
 
@@ -250,9 +339,8 @@ class _Search:
             last = [other.name for other in self.choices.values() if other.optional][-1]
             self._unmet[last] = [problem for rule in broken for problem in rule.problems(whole)]
             return number + 1, {**path, **option}
-        lists = {name: [taken.candidate for taken in self._candidates(name, path)] for name in row}
         last = [name for name in self.choices if name in path or name in row][-1]
-        self._conflicts[last] = self._unsatisfiable(number, facts, lists) or self._nearest(facts, lists)
+        self._conflicts[last] = self._conflict(number, path)
         # What depends on the parts that do fit is checked as well.
         dropped = {name: self._dropped(name) for name in (*path, *row)}
         option = next(iter(self._options(number, {})), {})
@@ -267,6 +355,15 @@ class _Search:
         """Return a choice without its facts, and with the reason if it was to stay or to be absent."""
         because = self._decided[name][0].candidate.because if name in self._decided else ""
         return Taken(Candidate("absent", self.choices[name].absent, because=because))
+
+    def _conflict(self, number: int, path: Path, only: Path | None = None) -> list[Problem]:
+        """Return why a row does not fit what is decided; only: what some of its choices are to be."""
+        facts, taken = _facts(path.values()), only or {}
+        lists = {
+            name: [each.candidate for each in ([taken[name]] if name in taken else self._candidates(name, path))]
+            for name in self.rows[number]
+        }
+        return self._unsatisfiable(number, facts, lists) or self._nearest(facts, lists)
 
     def _unsatisfiable(self, number: int, facts: Facts, lists: Mapping[str, Sequence[Candidate]]) -> list[Problem]:
         """Return the problems of the rules that all candidates of a row break."""
@@ -295,6 +392,12 @@ class _Search:
         others = (each for each in sets if not any(rule in nearest[0] for rule in each[0]))
         shown = [nearest, *itertools.islice(others, 1)]
         return [problem for broken, whole in shown for rule in broken for problem in rule.problems(whole)]
+
+
+def _installed(candidate: Candidate) -> str:
+    """Return the version that a candidate installs."""
+    version: str = candidate.component.full_version
+    return version
 
 
 def _joined(lists: Sequence[Sequence[Taken]], rules: Sequence[Rule]) -> list[tuple[Taken, ...]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
     driver_sets,
     drivers,
@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver im
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, KeptDriver, Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
     Candidate,
@@ -29,14 +29,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Facts,
     Holds,
     Keeping,
-    Limits,
     OfGpus,
     Preference,
     Remedies,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, span
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Constraint, Repair, Situation
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Repair
 
 PROBLEMS = {
     "driver-too-old-for-cuda": "the driver is older than this CUDA needs",
@@ -148,15 +147,31 @@ def is_native(facts: Facts) -> bool:
     return "cuda.min_driver" not in facts or reaches(version, facts["cuda.min_driver"])
 
 
-# Drivers that were made for an older CUDA come last, whatever their branch is.
-TIER = Preference(
-    less={
-        "native": lambda facts: 4 if "driver.branch" in facts and not is_native(facts) else 0,
-        "branch": lambda facts: int(facts.get("driver.tier", 0)),
-    }
-)
-NVIDIAS = Preference("driver", less={"source": lambda facts: int(facts.get("driver.source") != "nvidia")})
-NEWEST = Preference("driver", lambda facts: versions.key(facts.get("driver.version", "")))
+def preferences(context: ResolveContext) -> tuple[Preference, Preference, Preference]:
+    """Return those of drivers: of NVIDIA's repository, then of the better branch, then the newest.
+
+    Drivers that were made for an older CUDA come last, whatever their branch is.
+    """
+
+    def said(facts: Facts) -> str:
+        if "driver.branch" not in facts:
+            return "no driver"
+        if not is_native(facts):
+            return f"driver {facts['driver.version']}, which was made for an older CUDA"
+        branch = drivers.branch_of(context.catalog, facts["driver.branch"])
+        kind = branch_kind(branch) if branch.type != "unknown" else "branch of unknown kind"
+        return f"driver {branch.branch}, a {kind}{'' if branch.maintained else ' at its end of life'}"
+
+    def tier(facts: Facts) -> int:
+        is_older = "driver.branch" in facts and not is_native(facts)
+        return -max(4 if is_older else 0, int(facts.get("driver.tier", 0)))
+
+    own = f"the driver of {context.distro.id}'s own archive"
+    return (
+        Preference("source", lambda facts: facts.get("driver.source") == "nvidia", lambda _facts: own, "driver"),
+        Preference("branch", tier, said),
+        Preference("driver", lambda facts: versions.key(facts.get("driver.version", "")), said, "driver"),
+    )
 
 
 def too_old(context: ResolveContext, facts: Facts, floor: str, what: str) -> Problem:
@@ -164,12 +179,14 @@ def too_old(context: ResolveContext, facts: Facts, floor: str, what: str) -> Pro
     version = facts["driver.version"]
     if "driver.kept" in facts:
         found = f"the {facts['driver.kept']} driver is {version}"
+    elif "driver" in context.host.keeping:
+        found = f"the verified driver is {version}"
     elif context.request["driver"] == "auto":
         kernel = context.host.newest_kernel
         newer = (
             f" and its kernel {versions.kernel_series(kernel)}" if kernel and _kernel_limits(context, version) else ""
         )
-        found = f"the newest that fits this host{newer} is {version}"
+        found = f"the best that fits this host{newer} is {version}"
     else:
         found = f"the requested driver is {version}"
     return Problem(
@@ -283,47 +300,6 @@ def _complete(context: ResolveContext, component: DriverComponent, findings: Fin
     return kernels.with_build_packages(context, component, findings)
 
 
-def _listed(context: ResolveContext) -> list[str]:
-    return [candidate.facts["driver.version"] for candidate in drivers.driver_candidates(context)]
-
-
-def pins(plan: Plan) -> dict[str, str]:
-    """Return the request for the driver of a plan."""
-    driver = DriverComponent.of(plan.components)
-    return {"driver": driver.version, "driver_source": driver.source} if driver else {}
-
-
-def older_than_needed(situation: Situation) -> list[Constraint]:
-    """Return the constraint that a driver is too old for what depends on it."""
-    driver = DriverComponent.of(situation.plan.components)
-    version = driver.version if driver else situation.host.loaded_driver
-    if not version:
-        return []
-    return [Constraint("driver", lambda q: q.without("driver"), f"with a newer driver than {version}")]
-
-
-def _constraints(situation: Situation) -> list[Constraint]:
-    host, loaded = situation.host, situation.host.loaded_driver
-    distro = situation.catalog.distros[host.distribution]
-    found = []
-    if DriverComponent.of(situation.plan.components) is None and loaded:
-        text = f"with a newer driver than the loaded {loaded}"
-        found.append(Constraint("loaded driver", lambda q: q.without("driver", "native"), text))
-    kernel = versions.kernel_series(host.newest_kernel or distro.kernel.default)
-    older = f"with an older kernel than {kernel}"
-    return [*found, Constraint("kernel", lambda q: q.without("kernel"), older, last=True)]
-
-
-def of_any_branch(catalog: Catalog, made: Plan) -> str:
-    """Return how a message names the branch of the driver of a plan, after a version that it allows."""
-    driver = DriverComponent.of(made.components)
-    if driver is None:
-        return "with a driver of any branch"
-    branch = drivers.branch_of(catalog, driver.branch)
-    kind = branch_kind(branch) if branch.type != "unknown" else "branch of unknown kind"
-    return f"with driver {driver.branch}, a {kind}{'' if branch.maintained else ' at its end of life'}"
-
-
 CHOICE = Choice(
     record=DriverComponent,
     candidates=_candidates,
@@ -332,7 +308,7 @@ CHOICE = Choice(
     known=drivers.known_drivers,
     published=drivers.published,
     series=1,
-    preferences=lambda _context: (NVIDIAS, TIER, NEWEST),
+    preferences=preferences,
     options=of_others.OPTIONS,
     check=_check,
     explain=_explain,
@@ -340,7 +316,6 @@ CHOICE = Choice(
     archive=lambda context: [f"branch {driver.branch}" for driver in context.distro.distro_drivers],
     lacks=lambda context: "driver branch" if _lacks(context) else "",
     holds=Holds(held=held_driver.held_packages),
-    limits=Limits(listed=_listed, constraints=_constraints),
     remedies=Remedies(repairs=(Repair("no-prebuilt-modules", prebuilt.instead),)),
     keeping=Keeping(
         leading=True,

@@ -16,7 +16,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import LATEST, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choice, Choices, by_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
@@ -98,7 +97,7 @@ def _newer(choices: Choices, kept: Kept, attempt: Attempt) -> dict[str, str]:
             component = plan.components.get(name)
             version = component.full_version if component else ""
             is_lacking = part.version == "none" or name != part.names[0]
-            if version and (is_lacking or limits.is_newer(version, part.version)):
+            if version and (is_lacking or versions.is_newer(version, part.version)):
                 found[name] = version
     return found
 

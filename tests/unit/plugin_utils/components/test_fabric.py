@@ -307,7 +307,7 @@ def test_a_driver_without_it_is_no_candidate(host: Host) -> None:
     plan = host.plan(cuda="none", cudnn="none", nccl="none")
     assert (driver(plan), fabric(plan)["version"]) == (OLD, OLD)
     reason = next(reason for reason in plan.reasons if reason.component == "driver")
-    assert "580.126.16 only with a Fabric Manager of its version" in reason.because
+    assert [(limit.by, limit.newer) for limit in reason.limits] == [(CODE, "580.126.16")]
     refused = host.plan(driver="580.126.16", cuda="none", cudnn="none", nccl="none")
     assert [problem.code for problem in refused.problems] == [CODE]
     assert "none for driver 580.126.16" in refused.problems[0].message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
@@ -10,7 +9,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cuda, libraries, tensorflow
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
@@ -106,13 +104,6 @@ def test_each_kind_of_gpu_counts_once_in_the_order_of_the_host():
     assert context().with_gpus((H200, H200)).gpu_kinds == (H200,)
 
 
-def test_a_reduced_question_disregards_what_candidates_depend_on():
-    """The preferences among candidates are no part of it, so that one list serves them all."""
-    relaxed = frozenset({"repository", "kernel", "branch", "native", "source", "driver", "cuda"})
-    whole = dataclasses.replace(context(), relaxed=relaxed)
-    assert whole.reduced().relaxed == {"repository", "kernel"}
-
-
 def test_offered_versions_are_sorted_newest_first():
     whole = context()
     assert offered(whole, "cuda-toolkit-13-2") == ("13.2.1-1",)
@@ -203,21 +194,6 @@ def test_a_zero_that_yaml_drops_has_a_hint(wanted, hint):
 )
 def test_where_packages_are_looked_for(asked, found):
     assert sources(asked) == found
-
-
-@pytest.mark.parametrize(
-    ("relaxed", "found", "usable"),
-    [
-        ((), (), True),
-        ((), ("not-in-repository",), False),
-        (("repository",), ("not-in-repository",), True),
-        (("repository",), ("not-in-repository", "known-bad"), False),
-        (("kernel",), ("not-in-repository",), False),
-    ],
-)
-def test_what_is_not_offered_is_usable_where_the_repository_does_not_count(relaxed, found, usable):
-    whole = ResolveContext(frozen_catalog(), HOST, REQUEST, (), frozenset(relaxed))
-    assert whole.is_usable([Problem(code, "message", "remedy") for code in found]) == usable
 
 
 def test_not_in_repository_lists_offered_toolkits():

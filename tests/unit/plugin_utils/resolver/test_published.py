@@ -240,7 +240,7 @@ EXPLAINED = [
         "ubuntu-22.04",
         ["K40c"],
         {"tensorflow": "2.20"},
-        "libraries needs driver 525.60.13 or newer; the newest that fits",
+        "libraries needs driver 525.60.13 or newer; the best that fits",
     ),
 ]
 

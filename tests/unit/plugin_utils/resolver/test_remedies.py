@@ -153,7 +153,7 @@ def test_no_remedy_is_a_driver_with_known_vulnerabilities_where_another_fits():
             "known-bad",
             "no NVIDIA driver for debian-13 fits: the kernel module of driver 550.163.01 does not",
         ),
-        ("6.18.5+deb13-amd64", "driver-too-old-for-cuda", "the newest that fits this host and its kernel 6.18 is 535"),
+        ("6.18.5+deb13-amd64", "driver-too-old-for-cuda", "the best that fits this host and its kernel 6.18 is 535"),
     ],
 )
 def test_the_kernel_of_the_release_is_a_remedy_for_a_newer_one(kernel, code, why):

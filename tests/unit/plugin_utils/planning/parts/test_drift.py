@@ -248,6 +248,6 @@ def test_a_newer_release_in_a_reason_is_no_change_of_the_plan(desired: dict[str,
         made = dataclasses.replace(PLAN, **changes)
         return drift.parts(made, managed, FINGERPRINTS)["plan"].fingerprint
 
-    limit = Limit("python", "with another Python than 3.11", "13.5.0")
+    limit = Limit("python-not-supported", "13.5.0")
     assert fingerprint(reasons=(Reason("cuda", "13.2.1", "the newest that fits", (limit,)),)) == fingerprint()
     assert fingerprint(request=PLAN.request.but(cuda="13.2")) != fingerprint()
