@@ -113,12 +113,11 @@ class Preference:
 class Evaluated:
     """A candidate beside what is decided.
 
-    own: its own problems, as far as they count; rules: those of its choice, of which only the first that it breaks is
-    reported; others: the rules of other choices; beside: the facts of what is decided.
+    rules: those of its choice, of which only the first that it breaks is reported; others: the rules of other choices;
+    beside: the facts of what is decided.
     """
 
     candidate: Candidate
-    own: tuple[Problem, ...]
     rules: Sequence[Rule]
     others: Sequence[Rule]
     beside: Facts
@@ -138,7 +137,7 @@ class Evaluated:
     @property
     def fits(self) -> bool:
         """Whether nothing is against it."""
-        return not self.own and not self.broken
+        return not self.candidate.problems and not self.broken
 
     @property
     def unmet(self) -> tuple[Problem, ...]:
@@ -149,7 +148,7 @@ class Evaluated:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """All of its problems."""
-        return (*self.own, *self.unmet)
+        return (*self.candidate.problems, *self.unmet)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,7 +73,7 @@ def last_resort(
         return Taken(absent, _with_hint(whole[0].unmet, hint))
     best = evaluate(min(found, key=lambda each: each.distance))
     if wanted != "auto":
-        problems = (*_with_hint(best.own, hint), *best.unmet)
+        problems = (*_with_hint(best.candidate.problems, hint), *best.unmet)
         return Taken(absent if best.broken else best.candidate, problems)
     return Taken(absent, tuple(_nothing_fits(context, choice, best, facts)))
 
@@ -95,7 +95,7 @@ def _left_out(context: ResolveContext, choice: Choice, found: Sequence[Evaluated
 def known_bad_alone(found: Sequence[Evaluated]) -> str:
     """Return why the first of these candidates is not taken that nothing but the known-bad list is against."""
     for each in found:
-        if not each.own and {problem.code for problem in each.unmet} == {known_bad.CODE}:
+        if not each.candidate.problems and {problem.code for problem in each.unmet} == {known_bad.CODE}:
             return each.unmet[0].message
     return ""
 
@@ -103,7 +103,7 @@ def known_bad_alone(found: Sequence[Evaluated]) -> str:
 def _nothing_fits(context: ResolveContext, choice: Choice, best: Evaluated, facts: Facts) -> list[Problem]:
     alone = choice.of_gpus.alone
     if alone and len(context.gpu_kinds) > 1 and _each_gpu_alone(context, choice, facts):
-        mixed = [problem for problem in best.own if problem.code == MIXED]
+        mixed = [problem for problem in best.candidate.problems if problem.code == MIXED]
         if mixed:
             return mixed
         each = ", ".join(f"{gpu_label(gpu)} needs {alone(context, gpu)}" for gpu in context.gpu_kinds)
@@ -115,7 +115,7 @@ def _nothing_fits(context: ResolveContext, choice: Choice, best: Evaluated, fact
             )
         ]
     start = f"no {choice.label} for {context.distro.id} fits: "
-    return [dataclasses.replace(problem, message=start + problem.message) for problem in best.own]
+    return [dataclasses.replace(problem, message=start + problem.message) for problem in best.candidate.problems]
 
 
 def _each_gpu_alone(context: ResolveContext, choice: Choice, facts: Facts) -> bool:

@@ -1,6 +1,6 @@
-"""What a plan would be for: another request, another host, or as if something did not count.
+"""What remedies try, and what is kept: another request, another host.
 
-Runs on the controller; pure data. Limits relax one constraint at a time and plan again; remedies try changes.
+Runs on the controller; pure data.
 """
 
 from __future__ import annotations

@@ -230,10 +230,10 @@ class _Search:
         known = {choice.name, *(name.partition(".")[0] for name in facts)}
         rules = [rule for rule in self.rules[choice.name] if rule.choices <= known]
         if not choice.optional:
-            return lambda candidate: Evaluated(candidate, candidate.problems, rules, (), facts)
+            return lambda candidate: Evaluated(candidate, rules, (), facts)
         others = [rule for name in path for rule in self.rules[name] if choice.name in rule.choices]
         beside = {**_facts(path.values()), **facts} if others else facts
-        return lambda candidate: Evaluated(candidate, candidate.problems, rules, others, beside)
+        return lambda candidate: Evaluated(candidate, rules, others, beside)
 
     # Why a version is not newer ---------------------------------------------------------------------------------------
 
