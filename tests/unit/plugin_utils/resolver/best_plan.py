@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.unit.plugin_utils.resolver.resolver_checker import (
+from tests.unit.plugin_utils.resolver.plain_catalog import (
     _covered,
     _reaches,
     _satisfies,
@@ -326,11 +326,13 @@ class Question:
             num_all(driver["version"]) if driver else (),
         )
 
-    def archive_alone(self, driver, cuda):
-        return cuda["source"] == "distro" and (driver is None or driver["source"] == "distro")
+    def left_out(self, name, driver, cuda):
+        """Return whether a library is not wanted: with the archive's packages alone only on request."""
+        archive_alone = cuda and cuda["source"] == "distro" and (driver is None or driver["source"] == "distro")
+        return cuda is None or self.asked(name) == "none" or (self.asked(name) == "auto" and archive_alone)
 
     def cudnn(self, driver, cuda, tensorflow, wheel=None):
-        if cuda is None or self.asked("cudnn") == "none" or self.archive_alone(driver, cuda):
+        if self.left_out("cudnn", driver, cuda):
             return None
         needed = (
             tensorflow["release"]["tested"]["cudnn"] if tensorflow and tensorflow["libraries"] == "system" else None
@@ -366,7 +368,7 @@ class Question:
                 ]
         fitting = []
         for version, built, names, package in builds:
-            if limit and num(version) >= num(limit):
+            if (limit and num(version) >= num(limit)) or not covers(version, self.asked("cudnn")):
                 continue
             if built and not (
                 num(built) == num(cuda) if major < 11 else num(built)[0] == major and num(built) <= num(cuda)
@@ -385,7 +387,7 @@ class Question:
         return max(fitting, default=(None, None, None))[2]
 
     def nccl(self, driver, cuda):
-        if cuda is None or self.asked("nccl") == "none" or self.archive_alone(driver, cuda):
+        if self.left_out("nccl", driver, cuda):
             return None
         major, majors = num(cuda["version"])[0], self.distro["nvidia_repository"]["nccl_cuda_majors"]
         names = self.files["nccl"]["apt"]["packages"]
@@ -398,6 +400,8 @@ class Question:
         fitting = []
         for version, built in builds:
             if num(built)[0] != major or not self._all_covered(self.files["nccl"]["support"], version, major):
+                continue
+            if not covers(version, self.asked("nccl")):
                 continue
             if self.offers is None and majors is not None and major not in majors:
                 continue
@@ -496,11 +500,15 @@ def best_as_asked(question: Question) -> dict | None:
         pytorch = question.pytorch(driver, cuda) if is_asked else NO_PYTORCH
         if is_asked and pytorch == NO_PYTORCH:
             return None
+        cudnn = question.cudnn(driver, cuda, tensorflow, question.wheel_cudnn(pytorch[0], pytorch[2]))
+        nccl = question.nccl(driver, cuda)
+        found = {"cudnn": cudnn, "nccl": nccl}
+        if any(question.asked(name) not in ("auto", "none") and not packages for name, packages in found.items()):
+            return None
         return {
             "driver": driver and tuple(driver[k] for k in ("version", "source", "modules", "packages", "pinning")),
             "cuda": cuda and (cuda["release"], cuda["source"], cuda["compilers"], cuda["packages"]),
-            "cudnn": question.cudnn(driver, cuda, tensorflow, question.wheel_cudnn(pytorch[0], pytorch[2])),
-            "nccl": question.nccl(driver, cuda),
+            **found,
             "tensorflow": tensorflow and tuple(tensorflow[k] for k in ("version", "python", "libraries", "limit")),
             "pytorch": pytorch,
         }

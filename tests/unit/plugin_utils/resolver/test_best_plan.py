@@ -41,6 +41,13 @@ REQUESTS = [
     {"tensorflow": "none", "pytorch": "auto", "pytorch_cuda": "12.6"},
     {"tensorflow": "none", "pytorch": "2.9", "pytorch_cuda": "13"},
     {"tensorflow": "none", "cudnn": "none", "nccl": "none"},
+    {"cudnn": "9.10", "cuda": "12"},
+    {"cudnn": "8", "cuda": "12.2", "tensorflow": "none"},
+    {"cudnn": "8", "tensorflow_cuda_libraries": "system"},
+    {"nccl": "2.22", "cuda": "12.5"},
+    {"nccl": "2.27"},
+    {"driver": "570"},
+    {"driver": "595", "driver_source": "distro"},
 ]
 
 
@@ -74,6 +81,7 @@ def compare(files: dict, catalog, draw, count: int) -> int:
         pythons = draw.choice([(), (), ("3.9", "3.12"), ("3.10", "3.11", "3.13"), ("3.14",)])
         host = {"pythons": pythons, "default_python": draw.choice(pythons) if pythons else None}
         host |= draw.choice([{}, {}, {"gcc": 12, "glibc": "2.36"}, {"gcc": 14, "glibc": "2.41.1"}])
+        host |= draw.choice([{}, {}, {"kernel": "6.14.0-1"}, {"kernel": "7.0.0-1011-gcp"}])
         devices = [GPUS[gpu][0].removeprefix("10de:") for gpu in gpus]
         if draw.random() < 0.5:
             host["offers"] = offers(Question(files, distro, [], {}), draw)

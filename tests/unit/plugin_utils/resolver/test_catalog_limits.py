@@ -15,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 
-from tests.unit.plugin_utils.resolver.resolver_checker import knows, num, products, raw
+from tests.unit.plugin_utils.resolver.plain_catalog import num, raw
 
 PUBLISHED = yaml.safe_load((Path(__file__).resolve().parents[3] / "fixtures/cuda/published.yml").read_text())
 TOOLKITS = {t["version"]: t for t in raw("cuda")["toolkits"]}
@@ -54,34 +54,6 @@ def next_of(version):
 
 
 # CUDA ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", TOOLKITS)
-def test_compilers(version):
-    """A compiler that is too new is replaced by the newest of the distribution that is not."""
-    limit, (_, offers) = TOOLKITS[version]["max_gcc"], offered_toolkit(version)
-    available = raw("distro/ubuntu-24.04")["gcc"]["available"]
-    capability = TOOLKITS[version]["compute_capabilities"][0]
-    made, codes = asked({"gcc": limit, "offers": offers}, capability, cuda=version)
-    assert (codes, made.components["cuda"].host_compilers) == ([], ("gcc", "g++"))
-    made, codes = asked({"gcc": limit + 1, "offers": offers}, capability, cuda=version)
-    older = [gcc for gcc in available if gcc <= limit]
-    if older:
-        assert (codes, made.components["cuda"].host_compilers) == ([], (f"gcc-{max(older)}", f"g++-{max(older)}"))
-    else:
-        assert codes == ["host-toolchain-mismatch"]
-
-
-@pytest.mark.parametrize("version", [v for v, t in TOOLKITS.items() if t["max_glibc"]])
-def test_c_libraries(version):
-    limit, (_, offers) = TOOLKITS[version]["max_glibc"], offered_toolkit(version)
-    capability, gcc = TOOLKITS[version]["compute_capabilities"][0], TOOLKITS[version]["max_gcc"]
-    for glibc, expected in (
-        (limit, []),
-        (f"{limit}.9000", []),
-        (next_of(limit), ["host-toolchain-mismatch"]),
-    ):
-        assert asked({"glibc": glibc, "gcc": gcc, "offers": offers}, capability, cuda=version)[1] == expected
 
 
 @pytest.mark.parametrize("version", TOOLKITS)
@@ -128,16 +100,6 @@ def test_drivers_of_a_toolkit(version):
         assert asked({**host, "loaded_driver": driver}, capability, cuda=version)[1] == expected
 
 
-@pytest.mark.parametrize("distro", sorted(load_catalog().distros))
-def test_toolkits_of_a_repository_that_was_not_read(distro):
-    """The first and the last one that a repository has are in it, their neighbours are not."""
-    repository = raw(f"distro/{distro}")["nvidia_repository"]
-    first, last = repository["first_cuda"], repository.get("last_cuda") or max(TOOLKITS, key=num)
-    for version in TOOLKITS:
-        codes = asked({"gcc": 5, "glibc": "2.17"}, None, distro, "10de:1eb8", cuda=version)[1]
-        assert ("not-in-repository" not in codes) == (num(first) <= num(version) <= num(last)), version
-
-
 # Drivers ------------------------------------------------------------------------------------------------------------
 
 
@@ -152,126 +114,4 @@ def test_kernels_of_a_branch(branch):
         assert ("kernel-newer-than-driver" in [w.code for w in made.warnings]) == warned
 
 
-def kinds_of_products():
-    """Return one product of each architecture, compute capability, kernel modules and last branch."""
-    kinds = {
-        tuple(row[k] for k in ("architecture", "compute_capability", "kernel_modules", "last_driver_branch")): row
-        for row in products().values()
-    }
-    return list(kinds.values())
-
-
-@pytest.mark.parametrize("product", kinds_of_products(), ids=lambda row: row["name"])
-def test_branches_of_a_product(product):
-    """Each branch from the first to the last one that supports a product is planned, its neighbours are refused."""
-    names = {
-        name.format(branch=branch)
-        for branch in BRANCHES
-        for rule in raw("driver")["packages"]
-        for name in (*rule["open"], *rule["proprietary"])
-    }
-    tried = 0
-    for branch, entry in BRANCHES.items():
-        if num(branch) < num("535"):
-            continue  # not packaged by NVIDIA for this distribution
-        tried += 1
-        offers = dict.fromkeys(names, (f"{branch}.999.1-1",))
-        codes = asked({"offers": offers}, None, pci_id=f"10de:{product['device']}", driver=branch)[1]
-        last = product["last_driver_branch"]
-        supported = (
-            product["architecture"] in entry["architectures"]
-            and product["compute_capability"] not in entry["without"]
-            and (not last or int(branch) <= int(last))
-            and (product["kernel_modules"] == "either" or product["kernel_modules"] in entry["kernel_modules"])
-            and any(
-                product["kernel_modules"] in ("either", modules)
-                and knows(product["device"], f"{branch}.999.1", modules, raw("gpu")["first_drivers"])
-                for modules in entry["kernel_modules"]
-            )
-        )
-        assert (codes == []) == supported, (branch, codes)
-        if not supported:
-            assert set(codes) <= {"gpu-dropped-by-driver", "gpu-too-new-for-driver"}
-    assert tried > 10
-
-
 # Frameworks and libraries -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("framework", ["tensorflow", "pytorch"])
-def test_pythons_of_a_framework(framework):
-    tried = 0
-    for release in raw(framework)["releases"]:
-        pythons = sorted((release.get("and_cuda") or {}).get("pythons") or release["pythons"], key=num)
-        beyond = [next_of(pythons[-1])] + [f"3.{num(pythons[0])[1] - 1}"] * pythons[0].startswith("3.")
-        for python in (pythons[0], pythons[-1], *beyond):
-            made, codes = asked({"pythons": (python,), "default_python": python}, **{framework: release["version"]})
-            assert ("python-not-supported" in codes) == (python in beyond), (release["version"], python)
-            if not codes:
-                assert made.components.get(framework).python == python
-            tried += 1
-    assert tried > 20
-
-
-def test_gpus_of_pytorch():
-    """A build runs on GPUs of the majors that it has machine code for, from the oldest of each on."""
-    pythons = {"pythons": ("3.9", "3.10", "3.11", "3.12", "3.13"), "default_python": "3.11"}
-    refused = 0
-    for release in raw("pytorch")["releases"]:
-        for build in release["builds"]:
-            major = num(build["cuda"])[0]
-            request = {"pytorch": release["version"], "pytorch_cuda": ".".join(build["cuda"].split(".")[:2])}
-            limits = [covered("cudnn", build["cudnn"], major), covered("nccl", build["nccl"], major)]
-            for capability in CAPABILITIES:
-                wanted = num(capability)
-                fits = all(low <= wanted <= high for low, high in limits) and any(
-                    num(sass)[0] == wanted[0] and num(sass) <= wanted for sass in build["sass"]
-                )
-                made, found = asked(pythons, capability, **request)
-                codes = [code for code in found if code != "no-lock"]  # of PyTorch's own index none is shipped
-                assert ("no-lock" in found) == (build["index"] == "own")
-                newer = wanted > num(build["sass"][-1])
-                assert codes == ([] if fits else ["gpu-too-new-for-pytorch" if newer else "gpu-dropped-by-cuda"])
-                assert not fits or made.components["pytorch"].cuda == request["pytorch_cuda"]
-                refused += not fits
-    assert refused > 50
-
-
-def covered(name, version, major):
-    """Return the compute capabilities that a library's build has code for, by the rows of its file."""
-    for row in raw(name)["support"]:
-        cut = str(row["last"]).count(".") + 1
-        if major in (row.get("cuda_majors") or [row["cuda_major"]]) and (
-            num(row["first"]) <= num(version) and (row["last"] is None or num(version)[:cut] <= num(row["last"])[:cut])
-        ):
-            return num(row["min_compute_capability"]), num(row["max_compute_capability"])
-    return None
-
-
-@pytest.mark.parametrize("name", ["cudnn", "nccl"])
-@pytest.mark.parametrize("cuda", ["11.8", "12.9", "13.2"])
-def test_gpus_of_a_library(name, cuda):
-    """Each published build, asked for by its version, on each GPU that the toolkit compiles for."""
-    major, builds = num(cuda)[0], set()
-    if name == "nccl":
-        builds = {b["version"] for b in raw("nccl")["builds"] if num(b["cuda"])[0] == major and b["slugs"] is None}
-    else:
-        builds = {v["version"] for v in raw("cudnn")["versions"] if major in v["cuda_majors"]}
-        builds = {v for v in builds if v.startswith("9.") and v.count(".") > 1}
-    _, offers = offered_toolkit(cuda)
-    code = {"cudnn": "gpu-dropped-by-cudnn", "nccl": "nccl-cuda-mismatch"}[name]
-    tried = 0
-    for version in builds:
-        suffix = f"-1+cuda{cuda}" if name == "nccl" else "-1"
-        packages = {
-            "nccl": ["libnccl2", "libnccl-dev"],
-            "cudnn": [f"libcudnn9{part}-cuda-{major}" for part in ("", "-headers", "-dev")],
-        }[name]
-        host = {"offers": {**offers, **dict.fromkeys(packages, (version + suffix,))}, "gcc": 11, "glibc": "2.35"}
-        lowest, highest = covered(name, version, major)
-        for capability in set(TOOLKITS[cuda]["compute_capabilities"]) & set(CAPABILITIES):
-            codes = asked(host, capability, cuda=cuda, **{name: version})[1]
-            assert (codes == []) == (lowest <= num(capability) <= highest), (version, capability, codes)
-            assert codes == [] or code in codes
-            tried += 1
-    assert tried or (name, cuda) == ("nccl", "11.8")

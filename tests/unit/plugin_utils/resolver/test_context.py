@@ -13,17 +13,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
-    gpu_label,
-    not_in_repository,
-    offered,
-    offered_version,
-    quote_hint,
-    sources,
-    span,
 )
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, plan
+from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, plan
 
 H200 = Gpu("10de:2335", "NVIDIA H200", "9.0", "Hopper", "either")
 V100 = Gpu("10de:1db4", "Tesla V100", "7.0", "Volta", "proprietary")
@@ -99,50 +92,6 @@ def test_a_cached_list_of_libraries_reads_no_more_than_its_key(host):
             assert found, "nothing was compared"
 
 
-def test_each_kind_of_gpu_counts_once_in_the_order_of_the_host():
-    assert context().gpu_kinds == (V100, H200)
-    assert context().with_gpus((H200, H200)).gpu_kinds == (H200,)
-
-
-def test_offered_versions_are_sorted_newest_first():
-    whole = context()
-    assert offered(whole, "cuda-toolkit-13-2") == ("13.2.1-1",)
-    assert offered(whole, "nvidia-driver-cuda") == ("595.71.05-1", "580.126.16-1")
-    assert offered(whole, "no-such-package") == ()
-    assert offered_version(whole, "libnccl2", "2.29.7", "13.2") == "2.29.7-1+cuda13.2"
-    assert offered_version(whole, "libnccl2", "2.29.7") is None
-
-
-@pytest.mark.parametrize(
-    "exist",
-    [
-        ["13.0.2", "13.2.1"],
-        [],
-    ],
-    ids=["others", "none"],
-)
-def test_a_version_that_is_not_offered(exist, snapshot):
-    problem = not_in_repository(context(), "CUDA 12.9.1", ["cuda-toolkit-12-9"], exist, "cuda")
-    assert problem.code == "not-in-repository"
-    assert [problem.message, problem.remedy] == snapshot
-
-
-@pytest.mark.parametrize(
-    ("count", "offers"),
-    [
-        (1, "13.1"),
-        (8, "13.8, 13.7, 13.6, 13.5, 13.4, 13.3, 13.2, 13.1"),
-        (9, "13.9, 13.8, 13.7, 13.6, 13.5, 13.4, 13.3, 13.2, ..."),
-        (10, "13.10, 13.9, 13.8, 13.7, 13.6, 13.5, 13.4, 13.3, ..."),
-    ],
-)
-def test_eight_offered_versions_are_named(count, offers):
-    """The newest come first, and each is named once."""
-    exist = [f"13.{minor}" for minor in range(1, count + 1)] * 2
-    message = not_in_repository(context(), "CUDA 12.9.1", [], exist, "cuda").message
-    assert message.endswith(f"; it offers {offers}")
-
-
 @pytest.mark.parametrize(
     "host",
     [
@@ -155,52 +104,6 @@ def test_eight_offered_versions_are_named(count, offers):
 )
 def test_the_name_of_nvidias_repository(host, snapshot):
     assert [context(host).repository_name, context(host).archive_name] == snapshot
-
-
-@pytest.mark.parametrize(
-    ("found", "text"),
-    [
-        (["12.9"], "CUDA 12.9"),
-        (["12.9", "12.9"], "CUDA 12.9"),
-        (["12.10", "12.9"], "CUDA 12.9 to 12.10"),
-        (["13.0", "8.0", "12.9"], "CUDA 8.0 to 13.0"),
-    ],
-)
-def test_ranges(found, text):
-    assert span("CUDA", found) == text
-
-
-def test_a_gpu_is_named_with_its_compute_capability():
-    assert gpu_label(H200) == "NVIDIA H200 (compute capability 9.0)"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "hint"),
-    [
-        (
-            "9.1",
-            '; YAML reads 9.10 without quotes as 9.1: if you mean 9.10, write gpu_stack_cudnn: "9.10"',
-        ),
-        ("9.2", ""),
-        ("9.10", ""),
-    ],
-)
-def test_a_zero_that_yaml_drops_has_a_hint(wanted, hint):
-    assert quote_hint("cudnn", wanted, ["9.1.1", "9.10.2", "9.2.0"]) == hint
-
-
-@pytest.mark.parametrize(
-    ("asked", "found"), [("auto", ("nvidia", "distro")), ("nvidia", ("nvidia",)), ("distro", ("distro",))]
-)
-def test_where_packages_are_looked_for(asked, found):
-    assert sources(asked) == found
-
-
-def test_not_in_repository_lists_offered_toolkits():
-    made = plan("debian-12", "H200", offers=debian_offers(), cuda="12.9")
-    assert codes(made) == ["not-in-repository"]
-    assert "13.2.1, 13.0.2" in made["problems"][0]["message"]
-    assert made["problems"][0]["remedy"].startswith("set gpu_stack_cuda=13.0 (")
 
 
 @pytest.mark.parametrize("offers", [None, debian_offers()], ids=["not read", "read"])

@@ -16,8 +16,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import
     leave_alone,
 )
 
+from tests.unit.plugin_utils.resolver.plain_catalog import products, raw
 from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, plan, plan_untried, texts
-from tests.unit.plugin_utils.resolver.resolver_checker import products, raw
 
 ARCHITECTURES = {c: a["name"] for a in raw("gpu")["architectures"] for c in a["compute_capabilities"]}
 ACCEPTS = {name: rule["accepts"] for rule in raw("gpu")["kernel_modules"] for name in rule["architectures"]}

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 
-from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import (
-    GPUS,
     codes,
     debian_offers,
     picked,
@@ -23,12 +16,6 @@ from tests.unit.plugin_utils.resolver.resolver_cases import (
     texts,
     with_published_run,
 )
-
-
-def test_unknown_version_names_neighbours():
-    message = plan("ubuntu-22.04", "A100", cuda="12.7")["problems"][0]["message"]
-    assert "12.8.0" in message
-    assert "12.6.3" in message
 
 
 @pytest.mark.parametrize(
@@ -44,14 +31,6 @@ def test_a_zero_of_a_library_is_named(snapshot):
     (problem,) = plan("ubuntu-24.04", "A100", cudnn="9.1", cuda="13.0")["problems"]
     assert problem["code"] == "cudnn-cuda-mismatch"
     assert problem["message"] == snapshot
-
-
-def test_system_libraries_select_a_cuda_of_the_wheels_major():
-    parts = plan("ubuntu-22.04", "A100", tensorflow_cuda_libraries="system")["components"]
-    assert parts["tensorflow"]["cuda_libraries"] == "system"
-    assert parts["tensorflow"]["requirements"] == ["tensorflow==2.21.0"]
-    assert parts["cuda"]["version"] == "12.9"
-    assert versions.major(parts["cudnn"]["version"]) == 9
 
 
 NEITHER = {"driver": "none", "cuda": "none"}
@@ -115,47 +94,6 @@ def test_what_is_offered_where_the_request_is_not(distro, offers, request_, snap
 
 # The choice ---------------------------------------------------------------------------------------------------------
 
-SOME = ("12.8.1", "13.0.2", "13.2.1")
-
-
-@pytest.mark.parametrize(
-    ("drivers", "cuda", "driver", "toolkit"),
-    [
-        (("610.57.04", "595.71.05"), "auto", "595.71.05", "13.2.1"),
-        (("595.71.05", "580.126.16"), "auto", "595.71.05", "13.2.1"),
-        (("590.48.01", "580.178.04"), "auto", "580.178.04", "13.0.2"),
-        (("570.211.01", "580.126.16"), "12.8", "580.126.16", "12.8.1"),
-        (("570.211.01", "590.48.01"), "auto", "570.211.01", "12.8.1"),
-        (("570.211.01", "590.48.01"), "13.0", "590.48.01", "13.0.2"),
-        (("620.70.06", "610.57.04"), "auto", "610.57.04", "13.2.1"),
-        (("580.82.07", "580.126.16"), "auto", "580.126.16", "13.0.2"),
-    ],
-    ids=[
-        "a production branch before a new feature branch",
-        "the newest that is maintained",
-        "a long-term support branch before a new feature branch",
-        "a maintained branch before one that is not",
-        "a former production branch before a new feature branch",
-        "a driver that was made for the CUDA",
-        "a new feature branch before one of an unknown kind",
-        "the newest of a branch",
-    ],
-)
-def test_the_driver_is_of_the_best_kind_and_made_for_the_toolkit(drivers, cuda, driver, toolkit):
-    offers = debian_offers(cuda=SOME, drivers=drivers)
-    made = plan("debian-12", "T4", offers=offers, driver_source="nvidia", cuda=cuda, tensorflow="none")
-    assert made["ok"], made["problems"]
-    assert (picked(made)["driver"], picked(made)["cuda"]) == (driver, toolkit)
-
-
-def test_a_maintained_branch_comes_before_a_newer_one_that_is_not():
-    """As if 595 had reached its end of life."""
-    catalog = frozen_catalog()
-    old = [dataclasses.replace(b, maintained=False) if b.branch == "595" else b for b in catalog.driver.branches]
-    catalog = dataclasses.replace(catalog, driver=dataclasses.replace(catalog.driver, branches=tuple(old)))
-    found = picked(plan("debian-12", "T4", catalog=catalog, driver_source="nvidia", tensorflow="none"))
-    assert (found["driver"], found["cuda"]) == ("580.178.04", "13.0.3")
-
 
 @pytest.mark.parametrize(
     ("request_", "host", "nccl"),
@@ -171,59 +109,6 @@ def test_beside_the_archives_toolkit_nvidias_repository_is_used_only_for_a_drive
     made = plan("ubuntu-22.04", "A100", host=host, cuda_source="distro", tensorflow="none", **request_)
     assert made["ok"], made["problems"]
     assert (picked(made)["cuda"], picked(made)["nccl"]) == ("11.5.1", nccl)
-
-
-@pytest.mark.parametrize(
-    ("driver", "cuda", "ok"),
-    [("580", "13.0", True), ("580", "13.2", True), ("470", "11.8", True), ("470", "12.2", False)],
-)
-def test_of_the_archives_driver_the_branch_must_reach_what_a_toolkit_needs(driver, cuda, ok):
-    made = plan("ubuntu-22.04", "A100", driver=driver, driver_source="distro", cuda=cuda, tensorflow="none")
-    assert codes(made) == ([] if ok else ["driver-too-old-for-cuda"])
-
-
-NFB = {"nvidia-open": ("590.48.01-1ubuntu1",), "cuda-toolkit-13-0": ("13.0.2-1",)}
-
-
-def test_nvidias_packages_come_before_the_archives_of_a_better_branch():
-    host = Host("ubuntu-22.04", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),), offers=NFB)
-    made = plan_once(frozen_catalog(), asking(tensorflow="none"), host).to_json()
-    assert (picked(made)["driver"], made["components"]["driver"]["source"]) == ("590.48.01", "nvidia")
-
-
-def test_nvidias_toolkit_comes_before_the_archives():
-    offers = {"cuda-toolkit-11-8": ("11.8.0-1",), "nvidia-open": ("595.91.07-1ubuntu1",)}
-    made = plan("ubuntu-22.04", "A100", offers=offers, tensorflow="none")
-    assert (picked(made)["cuda"], made["components"]["cuda"]["source"]) == ("11.8.0", "nvidia")
-
-
-CUDA_12_AND_11 = {
-    "nvidia-open": ("595.91.07-1ubuntu1",),
-    "cuda-toolkit-12-9": ("12.9.1-1",),
-    "cuda-toolkit-11-8": ("11.8.0-1",),
-    **dict.fromkeys(("libcudnn8", "libcudnn8-dev"), ("8.9.6.50-1+cuda11.8",)),
-}
-
-
-@pytest.mark.parametrize(
-    ("offers", "request_", "tensorflow", "cuda", "cudnn"),
-    [
-        (None, {}, "2.21.0", "12.9.2", "9.28.0.42"),
-        (None, {"cudnn": "8"}, "2.17.1", "12.9.2", "8.9.6.50"),
-        (None, {"tensorflow": "2.12"}, "2.12.1", "11.8.0", "8.9.6.50"),
-        (CUDA_12_AND_11, {}, "2.14.1", "11.8.0", "8.9.6.50"),  # no cuDNN for CUDA 12
-        # Where none has its cuDNN, the newest is the one that the problem is about.
-        (None, {"cudnn": "none"}, "2.21.0", "12.9.2", None),
-        (None, {"cuda_source": "distro", "driver_source": "distro"}, "2.11.1", "11.5.1", None),
-        ({}, {"cuda_source": "distro"}, "2.11.1", "11.5.1", None),
-    ],
-    ids=["auto", "cuDNN 8", "2.12", "offered", "no cuDNN", "the archive's", "nothing offered"],
-)
-def test_a_tensorflow_with_the_systems_libraries_finds_cuda_and_cudnn(offers, request_, tensorflow, cuda, cudnn):
-    made = plan_untried("ubuntu-22.04", "A100", offers=offers, tensorflow_cuda_libraries="system", **request_)
-    found = picked(made)
-    assert (found["tensorflow"], found["cuda"], found["cudnn"]) == (tensorflow, cuda, cudnn)
-    assert codes(made) == ([] if cudnn else ["tensorflow-cudnn-mismatch"])
 
 
 @pytest.mark.parametrize(
