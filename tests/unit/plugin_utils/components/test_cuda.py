@@ -9,15 +9,6 @@ import pytest
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, plan, problems, texts
 
-DISTROS = sorted(frozen_catalog().distros)
-
-
-@pytest.mark.parametrize("distro", DISTROS)
-def test_the_toolkit_package_depends_on_no_driver(distro):
-    packages = plan(distro, "H200", tensorflow="none")["components"]["cuda"]["packages"]
-    assert [p.split("=")[0].rsplit("-", 2)[0] for p in packages] == ["cuda-toolkit"]
-
-
 FEW = {"tensorflow": "none", "cudnn": "none", "nccl": "none"}
 
 
@@ -47,13 +38,6 @@ def with_toolkits(**limits):
 def test_chosen_toolkits(distro, asked, release, package, home):
     cuda = plan(distro, "A100", **FEW, **asked)["components"]["cuda"]
     assert (cuda["release"], cuda["packages"], cuda["home"]) == (release, [package], home)
-
-
-def test_a_release_that_only_the_repository_knows_is_taken():
-    offers = debian_offers(cuda=("13.2.1", "13.2.9"))
-    offers["cuda-toolkit-13-2"] = ("13.2.1-1", "13.2.9-3", "13.20.1-1")
-    cuda = plan("debian-12", "H200", offers=offers, **FEW)["components"]["cuda"]
-    assert (cuda["release"], cuda["packages"]) == ("13.2.9", ["cuda-toolkit-13-2=13.2.9-3"])
 
 
 @pytest.mark.parametrize(

@@ -61,24 +61,6 @@ def test_a_published_run_proves_its_releases(first, is_planned):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "asked", "version", "cuda"),
-    [
-        (["H200"], {}, "2.15.0", "13.2"),
-        (["V100"], {"pytorch_cuda": "12.8"}, "2.10.0", "12.8"),
-        (["H200"], {"cuda": "13.2"}, "2.15.0", "13.2"),
-    ],
-)
-def test_pytorch(gpus, asked, version, cuda):
-    part = plan("debian-12", *gpus, pytorch="auto", **asked)["components"]["pytorch"]
-    assert (part["version"], part["cuda"], part["requirements"]) == (version, cuda, [f"torch=={version}", "numpy"])
-    assert part["index"] == ""
-    assert (part["python"], part["lock"]) == (
-        "3.11",
-        f"pytorch-{version}-cu{cuda.replace('.', '')}-py3.11.txt",
-    )
-
-
-@pytest.mark.parametrize(
     ("gpu", "asked", "requirement", "index"),
     [
         ("GTX 1080", {}, "torch==2.14.1+cu126", "cu126"),
@@ -96,12 +78,6 @@ def test_builds_of_pytorchs_own_index(gpu, asked, requirement, index):
     made = plan("debian-12", *gpu.split(","), **{"pytorch": "auto", **asked})["components"]["pytorch"]
     assert made["requirements"][0] == requirement
     assert made["index"] == f"https://download.pytorch.org/whl/{index}"
-
-
-def test_an_old_gpu_has_no_other_pytorch():
-    made = plan("debian-12", "GTX 1080", pytorch="auto", pytorch_cuda="12.8", tensorflow="none")
-    assert [p["code"] for p in made["problems"]] == ["gpu-dropped-by-cuda"]
-    assert made["remedies"][0]["request"] == {"pytorch_cuda": "12.6"}
 
 
 # PyTorch in place of TensorFlow ----------------------------------------------------------------------------------
@@ -215,22 +191,6 @@ def test_what_is_asked_for_is_planned_or_refused(distro, asked, planned):
         assert "python-not-supported" in [p["code"] for p in made["problems"]]
 
 
-@pytest.mark.parametrize(
-    ("distro", "gpus", "asked", "code", "remedy"),
-    [
-        ("debian-12", ["V100"], "2.15", "gpu-dropped-by-cuda", "set gpu_stack_pytorch=2.14 "),
-        ("ubuntu-22.04", ["K40c"], "auto", "gpu-dropped-by-cuda", "set gpu_stack_pytorch=none "),
-        ("ubuntu-22.04", ["H200"], "2.15", "python-not-supported", "set gpu_stack_pytorch=2.14 "),
-        ("debian-12", ["H200"], "1.13", "unknown-version", "set gpu_stack_pytorch=2.7 "),
-    ],
-    ids=["Volta", "Kepler", "Python", "unknown"],
-)
-def test_refused_pytorch_has_a_remedy(distro, gpus, asked, code, remedy):
-    (problem,) = plan(distro, *gpus, pytorch=asked, tensorflow="none")["problems"]
-    assert problem["code"] == code
-    assert problem["remedy"].startswith(remedy)
-
-
 @pytest.mark.parametrize("distro", sorted(load_catalog().distros))
 @pytest.mark.parametrize("gpu", ["V100", "T4", "H200", "B200"])
 def test_auto_pytorch_has_a_lock_file(distro, gpu):
@@ -239,19 +199,6 @@ def test_auto_pytorch_has_a_lock_file(distro, gpu):
     ]
     assert part is not None
     assert lock_texts.find(part["lock"], Path(__file__).resolve().parents[4] / "roles/pytorch_env/files")
-
-
-@pytest.mark.parametrize("gpu", ["GTX 1080", "V100"])
-@pytest.mark.parametrize("version", ["2.20", "2.21"])
-def test_old_gpus_limit_cudnn_of_wheels_with_lower_bounds(gpu, version):
-    tensorflow = plan("debian-12", gpu, tensorflow=version)["components"]["tensorflow"]
-    assert "nvidia-cudnn-cu12<=9.10.2.21" in tensorflow["requirements"]
-    assert not any("nccl" in r for r in tensorflow["requirements"]), "NCCL for CUDA 12 keeps their code"
-
-
-def test_wheels_with_pinned_cudnn_need_no_limit():
-    requirements = plan("debian-12", "V100", tensorflow="2.19")["components"]["tensorflow"]["requirements"]
-    assert requirements == ["tensorflow[and-cuda]==2.19.1"]
 
 
 @pytest.mark.parametrize(
@@ -413,31 +360,6 @@ def test_a_pytorch_whose_cudnn_has_no_code_is_refused(snapshot):
     ((code, message, _),) = problems("debian-12", "V100", catalog=catalog, pytorch="2.10", **PYTORCH)
     assert code == "gpu-dropped-by-cuda"
     assert message == snapshot
-
-
-@pytest.mark.parametrize(
-    ("asked", "version", "cuda"),
-    [
-        ({}, "2.15.0", "13.2"),
-        ({"cuda": "13.0"}, "2.15.0", "13.0"),
-        ({"cuda": "13.1"}, "2.15.0", "13.2"),
-        ({"cuda": "12.9"}, "2.13.0", "12.9"),
-        ({"cuda": "12.8"}, "2.11.0", "12.8"),
-        ({"cuda": "12.3"}, "2.14.1", "12.6"),
-        ({"pytorch": "2.14"}, "2.14.1", "13.0"),
-        ({"pytorch": "2.13", "pytorch_cuda": "12"}, "2.13.0", "12.9"),
-        ({"pytorch": "2.12"}, "2.12.1", "13.0"),
-        ({"pytorch": "2.10", "pytorch_cuda": "13"}, "2.10.0", "13.0"),
-        ({"pytorch": "2.10", "cuda": "12.9"}, "2.10.0", "12.9"),
-        ({"pytorch": "2.10", "cuda": "12.5"}, "2.10.0", "12.8"),
-        ({"pytorch": "2.15", "cuda": "12.9"}, "2.15.0", "13.2"),
-    ],
-)
-def test_which_build_of_pytorch_comes_first(asked, version, cuda):
-    """That of the requested toolkit or its major, then the newest release, PyPI's, and the newest CUDA."""
-    asked = {"cuda": "none", "tensorflow": "none", "pytorch": "auto", **asked}
-    pytorch = plan("debian-12", "H200", **asked)["components"]["pytorch"]
-    assert (pytorch["version"], pytorch["cuda"]) == (version, cuda)
 
 
 @pytest.mark.parametrize(

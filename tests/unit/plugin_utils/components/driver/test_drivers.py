@@ -34,42 +34,6 @@ from tests.unit.plugin_utils.resolver.resolver_cases import (
 )
 
 
-@pytest.mark.parametrize(
-    ("distro", "gpu", "request_", "packages"),
-    [
-        ("debian-12", "H200", {}, ["nvidia-driver-cuda=595.91.07-1", "nvidia-kernel-dkms=595.91.07-1"]),
-        (
-            "debian-12",
-            "H200",
-            {"driver": "580"},
-            ["nvidia-driver-cuda=580.178.04-1", "nvidia-kernel-dkms=580.178.04-1"],
-        ),
-        (
-            "ubuntu-24.04",
-            "H200",
-            {"driver_source": "distro", "driver": "595"},
-            ["nvidia-headless-595-server", "nvidia-utils-595-server"],
-        ),
-        ("ubuntu-24.04", "H200", {"driver": "595"}, ["cuda-drivers=595.91.07-1ubuntu1"]),
-    ],
-    ids=["debian", "debian-580", "archive", "ubuntu"],
-)
-def test_requested_proprietary_modules_are_planned(distro, gpu, request_, packages):
-    made = plan(distro, gpu, driver_kernel_modules="proprietary", **request_)
-    assert made["ok"], made["problems"]
-    assert made["components"]["driver"]["packages"] == packages
-    assert made["components"]["driver"]["kernel_modules"] == "proprietary"
-    because = next(reason["because"] for reason in made["reasons"] if reason["component"] == "driver")
-    assert "; proprietary kernel modules: requested" in because
-
-
-def test_a_branch_without_the_requested_modules_is_skipped():
-    """615 is the newest for Ubuntu 26.04 and has open modules only."""
-    made = plan("ubuntu-26.04", "T4", driver_kernel_modules="proprietary", tensorflow="none")
-    assert made["ok"], made["problems"]
-    assert made["components"]["driver"]["branch"] == "610"
-
-
 def test_cached_candidates_depend_on_the_requested_kernel_modules():
     catalog, host = frozen_catalog(), Host("debian-12", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),))
     for asked, expected in (("proprietary", "nvidia-kernel-dkms"), ("auto", "nvidia-kernel-open-dkms")):
@@ -89,29 +53,12 @@ def test_an_archive_without_the_requested_modules_is_a_problem(snapshot):
     assert problem.message == snapshot
 
 
-DISTROS = sorted(frozen_catalog().distros)
-
-
 @pytest.mark.parametrize("distro", ["ubuntu-22.04", "ubuntu-24.04", "ubuntu-26.04"])
 def test_transitional_branches_of_ubuntu_are_not_in_the_catalog(distro):
     """The archive keeps the names of other branches as packages that install a newer one."""
     transitional = {b.branch for b in frozen_catalog().driver.branches} - {"390", "470", "580", "595", "615"}
     named = {d.branch for d in load_catalog().distros[distro].distro_drivers}
     assert named & transitional == set()
-
-
-@pytest.mark.parametrize("gpu", ["V100", "H200"])
-def test_the_branch_has_a_pinning_package(gpu):
-    driver = plan("ubuntu-24.04", gpu)["components"]["driver"]
-    assert driver["pinning_packages"] == [f"nvidia-driver-pinning-{driver['branch']}"]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "modules"),
-    [(["M60"], "proprietary"), (["T4"], "open"), (["B200"], "open"), (["GTX 1080", "T4"], "proprietary")],
-)
-def test_kernel_modules(gpus, modules):
-    assert plan("ubuntu-24.04", *gpus)["components"]["driver"]["kernel_modules"] == modules
 
 
 OFFERS = dict.fromkeys(
@@ -361,13 +308,6 @@ def test_which_archive_has_a_version(distro, driver, archives):
         if plan(distro, "A100", driver=driver, driver_source=source, **ALONE)["ok"]
     ]
     assert found == archives
-
-
-def test_of_an_archives_driver_the_plan_has_the_branch():
-    made = plan("ubuntu-22.04", "A100", driver="580.178.04", driver_source="distro", **ALONE)
-    driver = made["components"]["driver"]
-    assert (driver["version"], driver["branch"], driver["pinning_packages"]) == ("580", "580", [])
-    assert driver["packages"] == ["nvidia-headless-580-server-open", "nvidia-utils-580-server"]
 
 
 @pytest.mark.parametrize(
