@@ -34,7 +34,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Facts,
     Holds,
     Keeping,
-    OfGpus,
     Preference,
     Remedies,
     Rule,
@@ -446,7 +445,7 @@ CHOICE = Choice(
     holds=Holds(held=_held, around=_around_holds),
     remedies=Remedies(leave_out=(("cuda",),)),
     keeping=Keeping(leading=True, misfit=_misfit),
-    of_gpus=OfGpus(alone=_alone),
+    alone=_alone,
 )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import repository
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import small_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, foreign_drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, NOTHING, ROWS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
@@ -85,9 +86,8 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
             planned[choice.name] = choice.complete(context, planned[choice.name], findings)
     components = NOTHING.but(**planned)
     check_frameworks(request, CHOICES, components, findings)
-    for choice in CHOICES:
-        if choice.of_gpus.marked and choice.name in planned:
-            gpus = choice.of_gpus.marked(catalog, gpus, findings)
+    if "tensorflow" in planned:
+        gpus = small_gpus.leave_out(catalog, gpus, findings)
     if kept := driver_sets.kept(context):
         known_bad.warn_of_driver(context, kept.version, findings)
     plan = _plan(host, request, gpus, components, repository.of_plan(context, components), findings)

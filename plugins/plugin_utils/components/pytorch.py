@@ -33,7 +33,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Choice,
     Facts,
     Keeping,
-    OfGpus,
     Remedies,
     Rule,
 )
@@ -269,7 +268,7 @@ CHOICE = Choice(
         leave_out=(("pytorch",),),
     ),
     keeping=Keeping(stays=_stays),
-    of_gpus=OfGpus(alone=_alone),
+    alone=_alone,
 )
 
 

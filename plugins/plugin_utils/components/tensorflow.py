@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import fallback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks, small_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cuda import minimum_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
@@ -33,7 +33,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Choice,
     Facts,
     Keeping,
-    OfGpus,
     Remedies,
     Rule,
 )
@@ -445,7 +444,7 @@ CHOICE = Choice(
         repairs=(Repair("no-published-run", _unproven_nevertheless, last=True),),
     ),
     keeping=Keeping(stays=_stays, misfit=_misfit),
-    of_gpus=OfGpus(alone=_alone, marked=small_gpus.leave_out),
+    alone=_alone,
 )
 
 

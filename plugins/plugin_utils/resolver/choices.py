@@ -208,17 +208,6 @@ class Keeping:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfGpus:
-    """What a choice says of the GPUs.
-
-    marked: the GPUs, those marked that it does not use; alone: what serves one GPU of a mixed host, for a message.
-    """
-
-    marked: Callable[[Catalog, tuple[Gpu, ...], Findings], tuple[Gpu, ...]] | None = None
-    alone: Callable[[ResolveContext, Gpu], str] | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice(OfComponent):
     """What the resolver knows about a component: what can be planned, and by subject what else it is asked for.
 
@@ -233,7 +222,8 @@ class Choice(OfComponent):
     options: the other fields of the request that belong to it, with the attributes of its component that they decide.
     check: adds the problems that it has whatever is chosen; explain: adds the reason for a chosen candidate, and
     warnings; complete: returns the component that is planned, with what depends on the host.
-    archive: what the distribution's archive offers; lacks: what the catalog has no entry of.
+    archive: what the distribution's archive offers; lacks: what the catalog has no entry of; alone: what serves one GPU
+    of a mixed host, for a message.
     """
 
     record: type[Component]
@@ -254,10 +244,10 @@ class Choice(OfComponent):
     complete: Callable[[ResolveContext, Any, Findings], Any] | None = None
     archive: Callable[[ResolveContext], list[str]] | None = None
     lacks: Callable[[ResolveContext], str] = lambda _context: ""
+    alone: Callable[[ResolveContext, Gpu], str] | None = None
     holds: Holds = Holds()
     remedies: Remedies = Remedies()
     keeping: Keeping = Keeping()
-    of_gpus: OfGpus = OfGpus()
 
     @property
     def has_source(self) -> bool:

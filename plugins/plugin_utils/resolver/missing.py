@@ -101,7 +101,7 @@ def known_bad_alone(found: Sequence[Evaluated]) -> str:
 
 
 def _nothing_fits(context: ResolveContext, choice: Choice, best: Evaluated, facts: Facts) -> list[Problem]:
-    alone = choice.of_gpus.alone
+    alone = choice.alone
     if alone and len(context.gpu_kinds) > 1 and _each_gpu_alone(context, choice, facts):
         mixed = [problem for problem in best.candidate.problems if problem.code == MIXED]
         if mixed:

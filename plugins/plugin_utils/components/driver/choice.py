@@ -29,7 +29,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Facts,
     Holds,
     Keeping,
-    OfGpus,
     Preference,
     Remedies,
 )
@@ -323,5 +322,5 @@ CHOICE = Choice(
         misfit=of_others.misfit,
         explain=of_others.explained,
     ),
-    of_gpus=OfGpus(alone=_alone),
+    alone=_alone,
 )
