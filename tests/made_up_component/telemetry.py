@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import PackagedComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, ComponentFile
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PackagedComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Candidate, Choice, Facts, Rule
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,

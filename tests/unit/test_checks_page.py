@@ -6,7 +6,8 @@ from pathlib import Path
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
+
+from tests.unit import plans
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/checks.md").read_text()
 SPECS = [spec for group in verify.GROUPS.values() for spec in group.CHECKS]
@@ -22,7 +23,7 @@ def test_every_check_is_described():
 
 def test_every_check_has_a_result():
     """On a host with nothing but a PyTorch environment that cannot be started."""
-    plan = Planned.from_json({"components": {"pytorch": {"version": "2.15.0", "cuda": "13.2"}}})
+    plan = plans.plan({"components": {"pytorch": {"version": "2.15.0", "cuda": "13.2"}}})
     missing = command.Answer(command.NOT_STARTED, b"", b"python: No such file or directory")
     context = model.Context(
         plan, "/nonexistent", lambda *args: missing, 0, "loaded", "working", {"pytorch": "/nonexistent"}, 0, None

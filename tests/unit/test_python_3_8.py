@@ -30,10 +30,11 @@ RECORDS = """\
 import json, sys
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, framework_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import from_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 plan, document = (open(path, encoding="utf-8").read() for path in sys.argv[1:3])
-print(Planned.from_json(json.loads(plan)))
+print(from_json(Plan, json.loads(plan), "plan"))
 print(cuda_program.parse(document))
 print(framework_checks.parse(Answer(0, (framework_probe.MARK + sys.argv[3]).encode(), b"")))
 """
@@ -106,4 +107,4 @@ def test_it_reads_records_as_the_python_of_these_tests_does(paths: str) -> None:
     ran = [run(python, paths, RECORDS, *files, json.dumps(PRINTED)) for python in (str(PYTHON), sys.executable)]
     assert ran[0].returncode == 0, ran[0].stderr
     assert ran[0].stdout == ran[1].stdout
-    assert [line.split("(")[0] for line in ran[0].stdout.splitlines()] == ["Planned", "Document", "Output"]
+    assert [line.split("(")[0] for line in ran[0].stdout.splitlines()] == ["Plan", "Document", "Output"]

@@ -25,8 +25,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import CudaComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Cuda
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
 # Seconds. The program usually ends after a few; a single hung GPU makes it use up its limit.
@@ -58,7 +58,7 @@ CHECKS = (NVCC_VERSION, COMPILE_LINK_RUN, *USES_GPUS)
 
 def run(context: Context) -> list[Check]:
     """Run the toolkit's checks and those of cuda_device_checks."""
-    cuda = context.plan.component(Cuda)
+    cuda = CudaComponent.of(context.plan.components)
     if cuda is None:
         return not_planned(CHECKS, "CUDA")
     answer = command.ask(context.run, [cuda.nvcc, "--version"], SHELL_TIMEOUT)
@@ -70,7 +70,8 @@ def compare_release(context: Context, spec: CheckSpec, answer: Answer) -> Check:
 
     An nvcc that is missing or that fails is a failure; one that hangs, is killed or prints something else is unknown.
     """
-    planned = "release " + context.plan.components["cuda"].version
+    cuda = context.component("cuda")
+    planned = "release " + (cuda.version if cuda else "")
     match = _RELEASE.search(answer.output)
     if answer.stopped or (answer.exit_code == 0 and match is None):
         return spec.unknown("nvcc --version: " + answer.ending())
@@ -79,16 +80,16 @@ def compare_release(context: Context, spec: CheckSpec, answer: Answer) -> Check:
     return spec.compare(is_version(match.group(1), planned), match.group(1), planned)
 
 
-def _compile_link_run(context: Context, cuda: Cuda) -> list[Check]:
+def _compile_link_run(context: Context, cuda: CudaComponent) -> list[Check]:
     """Compile the program, run it as an unprivileged user and as this one, and judge both documents.
 
     The unprivileged user is first: root's programs create device nodes that others then find.
     """
     if not context.cuda_check_source:
         raise ValueError("the source of the CUDA program is missing")
-    components = context.plan.components
-    libraries = tuple(name for name in cuda_program.LIBRARIES if name in components)
-    planned = {name: components[name].version for name in ("cuda", *libraries)}
+    components = {name: context.component(name) for name in ("cuda", *cuda_program.LIBRARIES)}
+    planned = {name: component.version for name, component in components.items() if component}
+    libraries = tuple(name for name in planned if name != "cuda")
     expected = _versions_text(planned)
     with workspace.directory(cuda_unprivileged_check.DIRECTORY, context.workspaces) as directory:
         source, program = os.path.join(directory, "cuda_check.cu"), os.path.join(directory, "cuda_check")
@@ -158,7 +159,7 @@ def _not_run(context: Context, what: str, answer: Answer, expected: str, remedy:
     return [first, *(spec.skip(reason) if reason else spec.unknown(why) for spec in CHECKS[2:])]
 
 
-def _architectures(context: Context, cuda: Cuda) -> list[str]:
+def _architectures(context: Context, cuda: CudaComponent) -> list[str]:
     """Return nvcc's options for the planned GPUs; without planned GPUs none, which leaves the choice to nvcc."""
     known = [gpu.compute_capability for gpu in context.plan.gpus if gpu.compute_capability]
     if not known:

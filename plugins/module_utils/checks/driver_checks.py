@@ -23,10 +23,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import display, module_keys, pci, secure_boot, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent, FabricComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, PASS, UNKNOWN
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver, Fabric
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     installed_driver,
     kernel_modules,
@@ -183,7 +183,7 @@ _EXIT_CODE_REMEDIES = {
 
 def run(context: Context) -> list[Check]:
     """Run the driver checks."""
-    driver = context.plan.component(Driver)
+    driver = DriverComponent.of(context.plan.components)
     if driver is None:
         checks = not_planned(CHECKS, "driver")  # but a screen needs none
         return [_display_manager(context) if check.id == DISPLAY_MANAGER.id else check for check in checks]
@@ -201,10 +201,10 @@ def run(context: Context) -> list[Check]:
         _display_manager(context),
         _security_floor(context, driver),
     ]
-    return [_of_others(each, driver) for each in checks] if driver.stays else checks
+    return [_of_others(each, driver) for each in checks] if context.plan.kept_driver else checks
 
 
-def _of_others(check: Check, driver: Driver) -> Check:
+def _of_others(check: Check, driver: DriverComponent) -> Check:
     """Return a check of a driver that gpuhost does not manage: nothing that it changed is the cause of a failure."""
     if check.cause != STACK:
         return check
@@ -235,13 +235,14 @@ def _smi_found(smi: NvidiaSmi, versions: list[str]) -> str:
     return "exit %s: %s" % (smi.exit_code, smi.message or nvidia_smi.meaning(smi.exit_code))
 
 
-def _nvidia_smi(context: Context, driver: Driver) -> Check:
+def _nvidia_smi(context: Context, driver: DriverComponent) -> Check:
     smi, version = context.smi, driver.version
     must_work = context.driver_state == "working"
     expected = "exit 0, driver %s" % version if must_work else "exit 9: the NVIDIA driver is not loaded"
     if smi is None:
-        how = "Install the package with nvidia-smi of the driver's own series and version." if driver.stays else None
-        return NVIDIA_SMI.compare(False, "nvidia-smi is not installed", expected, how)
+        how = "Install the package with nvidia-smi of the driver's own series and version."
+        remedy = how if context.plan.kept_driver else None
+        return NVIDIA_SMI.compare(False, "nvidia-smi is not installed", expected, remedy)
     problem = _smi_problem(smi)
     if problem is not None:
         return NVIDIA_SMI.unknown("nvidia-smi: " + problem)
@@ -309,7 +310,7 @@ def _gpu_count(context: Context, gpus: Sequence[Gpu]) -> Check:
     return dataclasses.replace(check, symptom=Symptom(seen=listed, other=context.pci_gpus != context.expect_gpus))
 
 
-def _module_matches(context: Context, driver: Driver) -> Check:
+def _module_matches(context: Context, driver: DriverComponent) -> Check:
     if context.kernel_module != "loaded":
         return MODULE_MATCHES.skip(_not_loaded_reason(context))
     if context.driver_simulated:
@@ -341,7 +342,7 @@ def _not_loaded_reason(context: Context) -> str:
     return {"built": built, "not_managed": _NOT_MANAGED}[context.kernel_module]
 
 
-def _module_built(context: Context, driver: Driver) -> Check:
+def _module_built(context: Context, driver: DriverComponent) -> Check:
     """Check the module's files: DKMS succeeds where it has skipped a kernel, too."""
     if context.kernel_module == "not_managed":
         return MODULE_BUILT.skip(_NOT_MANAGED)
@@ -364,17 +365,17 @@ def _module_built(context: Context, driver: Driver) -> Check:
     return MODULE_BUILT.warn(found, other.remedy, check.expected)
 
 
-def _built_for(context: Context, driver: Driver, kernel: str) -> Check:
+def _built_for(context: Context, driver: DriverComponent, kernel: str) -> Check:
     planned = [driver.version, kernel_modules.LICENCES[driver.kernel_modules]]
     signed = secure_boot.state(context.root) == "enabled"
     expected = "module %s, licence %s%s" % (*planned, ", signed by a key that the kernel trusts" if signed else "")
     remedy = "Install the headers of kernel %s and run `dkms autoinstall -k %s`.%s" % (
         kernel, kernel, _make_log(context.root, driver),
     )  # fmt: skip
-    if driver.stays:
+    if context.plan.kept_driver:
         is_prebuilt = driver.module_source == "prebuilt"
         names = database(context.root).read([kernels.PREBUILT + "*"]) if is_prebuilt else ()
-        package = kernels.prebuilt_modules(names, driver.branch or "", kernel)
+        package = kernels.prebuilt_modules(names, driver.branch, kernel)
         how = kernels.without_driver(kernel, package)
         remedy = "%s.%s" % (how[0].upper() + how[1:], "" if package else _make_log(context.root, driver))
     elif driver.module_source == "prebuilt":
@@ -435,7 +436,7 @@ def _modinfo(context: Context, options: list[str], field: str, module: str) -> s
     return text
 
 
-def _make_log(root: str, driver: Driver) -> str:
+def _make_log(root: str, driver: DriverComponent) -> str:
     """Return the end of the DKMS build log of the driver's module: of a planned package, or else of no package."""
     packages = database(root)
     names = [package.name for package in driver.packages]
@@ -521,7 +522,7 @@ def _display_manager(context: Context) -> Check:
     return DISPLAY_MANAGER.warn(text, expected="active")
 
 
-def _security_floor(context: Context, driver: Driver) -> Check:
+def _security_floor(context: Context, driver: DriverComponent) -> Check:
     floor = driver.security_floor
     if not floor:
         return SECURITY_FLOOR.skip("the catalog has no security floor for driver branch %s" % driver.branch)
@@ -536,7 +537,7 @@ def _security_floor(context: Context, driver: Driver) -> Check:
     return SECURITY_FLOOR.compare(True, "driver %s" % ", ".join(versions), "%s or newer" % floor)
 
 
-def _fabric_manager(context: Context, driver: Driver, switches: Sequence[NvSwitch]) -> Check:
+def _fabric_manager(context: Context, driver: DriverComponent, switches: Sequence[NvSwitch]) -> Check:
     unreadable = database(context.root).unreadable()
     if unreadable:
         return FABRIC_MANAGER.unknown(unreadable)
@@ -573,7 +574,7 @@ def _fabric_manager_state(context: Context) -> tuple[str, str]:
 
 def _subnet_manager(context: Context) -> Check:
     """Check that the subnet manager runs, which the kernel names by its file (`pgrep -x` finds it in public checks)."""
-    fabric = context.plan.component(Fabric)
+    fabric = FabricComponent.of(context.plan.components)
     program = fabric.subnet_manager if fabric else ""
     if not program:
         return NVLSM.skip("the plan has no subnet manager: NVLink 5 alone needs one")

@@ -12,6 +12,7 @@ from typing import Any, Iterable, Mapping, Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Component
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
     DEFERRED,
@@ -25,7 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes impor
     Answers,
     worst,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Component, Planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 
 # The causes of a failure: what gpuhost installs or sets; a GPU, link or board; a setting for all users, or a program of
 # the host, which explains the failure, was found, and is not ours.
@@ -261,7 +262,7 @@ class Context:
         other's measurements
     """
 
-    plan: Planned
+    plan: Plan
     root: str
     run: Run
     expect_gpus: int

@@ -33,7 +33,8 @@ CHECKS = (INSTALLED, HELD)
 
 def run(context: Context, machine: str | None = None) -> list[Check]:
     """Compare dpkg's status with the plan's packages; `machine` as in `uname -m`, this machine's by default."""
-    planned = {package.name: package.version for component in context.plan.packaged() for package in component.packages}
+    components = context.plan.components.packaged()
+    planned = {package.name: package.version for component in components for package in component.packages}
     if not planned:
         return [spec.skip("the plan has no package") for spec in CHECKS]
     found = database(context.root)

@@ -15,8 +15,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import triton_build, users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import PytorchComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Pytorch
 
 _NAME = "PyTorch"
 _NOT_LOCKED = "The environment differs from its lock file. " + REAPPLY
@@ -73,7 +73,7 @@ USES_GPUS = (DEVICES, MATMUL, CONVOLUTION, TRITON)
 
 def run(context: Context) -> list[Check]:
     """Run the probe, judge its output, and compare that with what users get; nothing if the plan has no PyTorch."""
-    component = context.plan.component(Pytorch)
+    component = PytorchComponent.of(context.plan.components)
     if component is None:
         return []
     path = context.environment_paths["pytorch"]
@@ -86,7 +86,7 @@ def run(context: Context) -> list[Check]:
     return users_environment.compare(context, [version, *others], probed)
 
 
-def _judge(context: Context, component: Pytorch, answer: Answer) -> list[Check]:
+def _judge(context: Context, component: PytorchComponent, answer: Answer) -> list[Check]:
     output, planned = framework_checks.parse(answer), component.version
     if output.version is None:
         return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
@@ -113,7 +113,7 @@ def _version(output: Output, version: str, planned: str) -> Check:
     return VERSION.compare(is_version(version, planned), version, planned, versions=versions, loaded=loaded)
 
 
-def _built_for_cuda(output: Output, component: Pytorch) -> Check:
+def _built_for_cuda(output: Output, component: PytorchComponent) -> Check:
     cuda, planned = output.cuda, component.cuda
     found = "built for CUDA %s" % cuda if cuda else "built without CUDA"
     return BUILT_FOR_CUDA.compare(

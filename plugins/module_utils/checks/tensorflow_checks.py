@@ -18,9 +18,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import TensorflowComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Tensorflow
 
 _NAME = "TensorFlow"
 _NOT_LOCKED = "The environment differs from its lock file. " + REAPPLY
@@ -84,7 +84,7 @@ _NO_DEVICE = re.compile(r"unknown device|invalid device ordinal", re.IGNORECASE)
 
 def run(context: Context) -> list[Check]:
     """Run the probe, judge its output, and compare that with what users get."""
-    component = context.plan.component(Tensorflow)
+    component = TensorflowComponent.of(context.plan.components)
     if component is None:
         return not_planned(CHECKS, _NAME)
 
@@ -100,7 +100,7 @@ def run(context: Context) -> list[Check]:
     return users_environment.compare(context, [version, *others], probed)
 
 
-def _judge(context: Context, component: Tensorflow, answer: Answer) -> list[Check]:
+def _judge(context: Context, component: TensorflowComponent, answer: Answer) -> list[Check]:
     output, planned = framework_checks.parse(answer), component.version
     if output.version is None:
         return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
@@ -159,11 +159,11 @@ def _built_for_cuda(output: Output) -> Check:
     return BUILT_FOR_CUDA.compare(True, "built for CUDA %s, cuDNN %s" % (build.cuda_version, build.cudnn_version))
 
 
-def _from_wheels(component: Tensorflow) -> bool:
+def _from_wheels(component: TensorflowComponent) -> bool:
     return component.cuda_libraries != "system"
 
 
-def _libraries(component: Tensorflow, output: Output, answer: Answer) -> Check:
+def _libraries(component: TensorflowComponent, output: Output, answer: Answer) -> Check:
     """Judge which files TensorFlow loads; with wheels, none may come from outside the environment."""
     own = framework_checks.own_directory(output)
     expected = "each from the wheels in %s" % own if _from_wheels(component) else "each is found"
@@ -188,7 +188,7 @@ def _libraries(component: Tensorflow, output: Output, answer: Answer) -> Check:
 
 
 def _library_version(
-    spec: CheckSpec, name: str, context: Context, component: Tensorflow, output: Output, answer: Answer
+    spec: CheckSpec, name: str, context: Context, component: TensorflowComponent, output: Output, answer: Answer
 ) -> Check:
     """Compare the version that the loaded library returns with that of the wheel, or of the plan."""
     if output.build.without_cuda:

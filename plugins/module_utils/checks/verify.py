@@ -26,10 +26,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
-from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks, outcomes
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks, outcomes, records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import left_to
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 
@@ -100,7 +100,7 @@ def context(options: Options, root: str = "/", run: Run = command.run) -> model.
 
     Raises records.RecordError for a plan of which a field is missing or of a wrong type.
     """
-    plan = Planned.from_json(options.plan)
+    plan = records.from_json(Plan, options.plan, "plan").with_kept_driver()
     run = command.patient(options.timeout_factor, run)
     driver_state = options.driver_state
     if driver_state == "auto":
@@ -110,9 +110,8 @@ def context(options: Options, root: str = "/", run: Run = command.run) -> model.
         gpus, _switches = pci.read(root)
     except OSError:  # the checks of the driver read it again, and are unknown
         gpus = ()
-    owners = {
-        g.pci_address: left_to(g.kernel_driver, (g.pci_address, g.pci_id), plan.request.ignore_gpus) for g in gpus
-    }
+    ignored = plan.request.get("ignore_gpus", "none")
+    owners = {g.pci_address: left_to(g.kernel_driver, (g.pci_address, g.pci_id), ignored) for g in gpus}
     alone = {address: owner for address, owner in owners.items() if owner}
     pci_gpus, listed = len(gpus) - len(alone), smi.gpus if smi else ()
     smi = nvidia_smi.without_lost_rows(nvidia_smi.without(smi, alone), pci_gpus)

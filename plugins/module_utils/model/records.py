@@ -94,10 +94,10 @@ def _reader(kind: Any) -> _Reader:
         return functools.partial(_read_optional, _reader(inner))
     if origin is tuple:
         return functools.partial(_read_list, _reader(arguments[0]))
-    if isinstance(kind, type) and issubclass(kind, collections.abc.Mapping):  # of texts
+    if isinstance(kind, type) and issubclass(kind, collections.abc.Mapping):
         return functools.partial(_read_own_mapping, kind)
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
-        return functools.partial(_read_mapping, _reader(arguments[1]))
+        return functools.partial(_read_mapping, lambda _name: arguments[1])
     return functools.partial(_read_scalar, kind)
 
 
@@ -138,10 +138,6 @@ def _read_record(kind: Any, value: Any) -> Any:
     return kind(**found)
 
 
-def _read_own_mapping(kind: Any, value: Any) -> Any:
-    return kind(_read_mapping(_reader(str), value))
-
-
 def _read_optional(read: _Reader, value: Any) -> Any:
     return None if value is None else read(value)
 
@@ -158,13 +154,17 @@ def _read_list(read: _Reader, value: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _read_mapping(read: _Reader, value: Any) -> dict[str, Any]:
+def _read_own_mapping(kind: Any, value: Any) -> Any:
+    return kind(_read_mapping(kind.type_of, value))
+
+
+def _read_mapping(type_of: Callable[[str], Any], value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise RecordError("expected an object, found %.80r" % (value,))
     found = {}
     for key, item in value.items():
         try:
-            found[str(key)] = read(item)
+            found[str(key)] = _reader(type_of(key))(item)
         except RecordError as error:
             raise error.inside(".%s" % key) from None
     return found

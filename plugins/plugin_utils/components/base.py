@@ -12,9 +12,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
+    Component,
+    Components,
+    FrameworkComponent,
+    OfComponent,
+    PackagedComponent,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ProbedPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
@@ -31,16 +40,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes i
     package_changes,
     strongest,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    Component,
-    Components,
-    FrameworkComponent,
-    OfComponent,
-    PackagedComponent,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Candidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext

@@ -9,7 +9,10 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import CudaComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, DistroCuda, Toolkit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import libraries
@@ -20,10 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes i
     Removal,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
     NONE,

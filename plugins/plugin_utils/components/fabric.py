@@ -15,18 +15,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import FabricComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FOR_GUESTS, Kernel, KernelRelease
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, Catalog, ComponentFile
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange, Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.drivers import in_nvidia_repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.kernels import IMAGE
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PackagedComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
     Candidate,
@@ -99,26 +99,6 @@ class FabricFile(ComponentFile):
     services: tuple[str, ...]
     boards: tuple[Board, ...]
     nvlink5: Nvlink5
-
-
-@dataclasses.dataclass(frozen=True)
-class FabricComponent(PackagedComponent):
-    """The Fabric Manager to install.
-
-    services: to enable and start; modules: of the kernel, that they need; subnet_manager: the program that must run
-    beside it, empty where none must; helpers: names of the packages with those modules that a kernel of the host lacks.
-    """
-
-    name: ClassVar[str] = "fabric"
-    label: ClassVar[str] = "Fabric Manager"
-    follows_host: ClassVar[tuple[str, ...]] = ("helpers",)
-    version: str
-    source: str
-    packages: tuple[Package, ...]
-    services: tuple[str, ...]
-    modules: tuple[str, ...] = ()
-    subnet_manager: str = ""
-    helpers: tuple[str, ...] = ()
 
 
 # Candidates -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
+    CudaComponent,
+    LibraryComponent,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, CudnnVersion, NcclBuild
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import PackagedPart, native
@@ -22,13 +28,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gp
     covers,
     supported,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    CudaComponent,
-    LibraryComponent,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (

@@ -8,16 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import small_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, foreign_drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, NOTHING, ROWS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import architectures, known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import (

@@ -19,6 +19,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption, fabric, fallback
@@ -29,13 +34,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import Reading
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.one_plan import plan_around_holds
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, PARTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, NOTHING
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, host_from_probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY, leave_alone
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
@@ -45,6 +47,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios i
 PROBLEMS = {
     "invalid-request": "a `gpu_stack_*` variable has an invalid value; the message lists the valid ones",
 }
+_IN_EVERY_PLAN = ("distribution", "request", "gpus", "components", "reasons", "problems", "warnings")
 WARNINGS = {
     "request-interpreted": "what a word such as `newest`, `no` or an empty value was taken for",
 }
@@ -151,7 +154,13 @@ def plan_from_json(data: Any) -> Plan:
 
     What a plan of an earlier release does not say of the request is the default.
     """
-    plan = Plan.from_json(data, {part.name: part.record for part in PARTS})
+    try:
+        plan = records.from_json(Plan, data, "gpu_stack_plan")
+        if missing := [name for name in _IN_EVERY_PLAN if data.get(name) is None]:
+            raise records.RecordError("missing", f"gpu_stack_plan.{missing[0]}")
+    except records.RecordError as error:
+        raise PlanInputError(f"{error}; run playbooks/gpu_host.yml, which makes a plan of this release") from error
     defaults = user_request.asking()
     known = {name: value for name, value in plan.request.items() if name in defaults}
-    return dataclasses.replace(plan, request=defaults.but(**known))
+    components = {name: plan.components.get(name) for name in NOTHING}
+    return dataclasses.replace(plan, request=defaults.but(**known), components=Components(components))

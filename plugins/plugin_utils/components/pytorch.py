@@ -9,8 +9,13 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
+    PytorchComponent,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import PYTORCH
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import triton_packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, PytorchBuild, PytorchRelease
@@ -20,11 +25,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common im
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cuda import minimum_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    PytorchComponent,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import (
     cuda,
     fabric,
@@ -18,7 +19,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import (
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart, PackagedPart, Part
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.part import Driver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choice
 
 COMPONENTS: tuple[tuple[Choice, Part[Any]], ...] = (

@@ -5,12 +5,12 @@ Runs on the controller; pure functions.
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
     Components,
     DriverComponent,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 
 

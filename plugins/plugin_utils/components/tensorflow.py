@@ -8,7 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import TensorflowComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import TENSORFLOW
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import loaded_libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
@@ -23,9 +26,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common im
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.cuda import minimum_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import choice as driver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import TensorflowComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
     NONE,

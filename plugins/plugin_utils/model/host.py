@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Display, GuestSetting, Kernel
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import ForeignDriver, InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import KeptDriver
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedPlan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
 _PACKAGED = "/usr/bin/"  # where Debian's and Ubuntu's packages have interpreters
 _DISPLAY_CLASS = "03"  # of PCI: VGA and 3D controllers, and not a card's audio function or an NVSwitch

@@ -33,7 +33,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     ProbedPackage,
     RepositoryFiles,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import KeptDriver
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,10 @@ import shlex
 from collections.abc import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Product
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
 MOST_GPUS = 999  # of a kind
 _MOST = 8  # products that a message lists

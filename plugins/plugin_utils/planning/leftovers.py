@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import CudaComponent, DriverComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PreferredSource, SourceEntry
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent, DriverComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import FindingSpec
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
 # The role nvidia_repo's defaults: where it moves files, and with which files it configures NVIDIA's repository.

@@ -8,20 +8,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
     Components,
     CudaComponent,
     DriverComponent,
     PytorchComponent,
     TensorflowComponent,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 
 # One compute capability for all of a generation that get the same versions: name, capability, examples.
 GENERATIONS = (

@@ -15,6 +15,11 @@ from typing import Any
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
+    Components,
+    CudaComponent,
+    FrameworkComponent,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
@@ -25,11 +30,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
     FRAMEWORKS,
     PARTS,
     PUBLISHED,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    Components,
-    CudaComponent,
-    FrameworkComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX, Variable, is_empty
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs

@@ -11,38 +11,13 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import SKIP
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements import MonitorSummary
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedComponent:
-    """A component of the plan, of any kind."""
-
-    version: str
-    release: str | None = None
-    kernel_modules: str | None = None
-    cuda_libraries: str | None = None
-    packages: tuple[Package, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanEvidence:
-    """plan.json, of which only what the report shows is read: a rollback restores plans of earlier releases, too."""
-
-    ok: bool = True
-    request: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    gpus: tuple[Gpu, ...] = ()
-    components: Mapping[str, PlannedComponent | None] = dataclasses.field(default_factory=dict)
-    reasons: tuple[Reason, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    warnings: tuple[PlanWarning, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +204,7 @@ class HostEvidence:
     running: str | None = None
     spared_for: tuple[str, ...] | None = None
     probe: Probe | None = None
-    plan: PlanEvidence | None = None
+    plan: Plan | None = None
     diff: DiffEvidence | None = None
     preflight: PreflightEvidence | None = None
     drift: Mapping[str, tuple[str, ...]] | None = None

@@ -21,6 +21,8 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import STACK, Check, count
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Component, PackagedComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
@@ -32,21 +34,19 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes impor
     TABLE,
     UNKNOWN,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import Part
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, UNDECIDED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import Bandwidth, VerifyEvidence
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import Damage
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.about import About
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
     ComponentDiff,
     DiffEvidence,
     HostEvidence,
-    PlanEvidence,
-    PlannedComponent,
     TrainingEvidence,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.known_bad import SECURITY_FLOOR
@@ -62,7 +62,7 @@ _TRAINING_FIELDS = (
     *("status", "finished", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce"),
     *("agreement", "monitor", "counters", "cluster", "virtual", "replica_kind", "proves", "proves_not"),
 )
-_CUDA_LIBRARIES = {"wheel": "CUDA from wheels", "system": "CUDA of the system"}
+_VARIANTS = {"wheel": "CUDA from wheels", "system": "CUDA of the system"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,8 +356,6 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     if evidence.spared_for is not None:
         return NOT_CHANGED, [f"nothing was changed on this host, because of {', '.join(evidence.spared_for)}"]
     wrong = [f"{problem.code}: {problem.message}" for problem in evidence.problems]
-    if evidence.plan and not evidence.plan.ok and not wrong:
-        wrong.append("the plan cannot be applied")
     is_refused = bool(wrong)
     wrong += [reason for name, part in _checked(evidence) if (reason := _failure(_CHECKED[name], part))]
     unknown = _with_outcome(evidence, UNKNOWN) + _expired(evidence)
@@ -621,7 +619,7 @@ def _component(part: Part[Any], evidence: HostEvidence) -> ComponentRow:
     )
 
 
-def _why_left_out(name: str, plan: PlanEvidence) -> str:
+def _why_left_out(name: str, plan: Plan) -> str:
     if plan.request.get(name) in ("none", "fallback"):
         return ""
     return next((reason.because for reason in plan.reasons if reason.component == name), "")
@@ -633,13 +631,11 @@ def _resolved(name: str, evidence: HostEvidence) -> str:
     planned = evidence.plan.components.get(name)
     if planned is None:
         return LEFT_OUT if evidence.plan.ok else NO_PLAN
-    version = planned.release or planned.version
-    libraries = _CUDA_LIBRARIES.get(planned.cuda_libraries or "", planned.cuda_libraries)
-    flavour = planned.kernel_modules or libraries
-    return f"{version} ({flavour})" if flavour else version
+    variant = _VARIANTS.get(planned.variant, planned.variant)
+    return f"{planned.full_version} ({variant})" if variant else planned.full_version
 
 
-def _installed(part: Part[Any], planned: PlannedComponent | None, evidence: HostEvidence) -> str:
+def _installed(part: Part[Any], planned: Component | None, evidence: HostEvidence) -> str:
     """Return the version in the newest probe, marked if this run was to change it and the host was not probed since."""
     probe = evidence.newest_probe
     if probe is None:
@@ -652,7 +648,7 @@ def _installed(part: Part[Any], planned: PlannedComponent | None, evidence: Host
         return f"{version}{suffix}" if version else NOTHING
     if probe.packages is None:
         return "could not be read"
-    names = [package.name for package in planned.packages] if planned else []
+    names = [package.name for package in planned.packages] if isinstance(planned, PackagedComponent) else []
     found = [probe.packages[name] for name in names if name in probe.packages]
     installed = [package for package in found if package.status == "installed"]
     if names and len(installed) == len(names):

@@ -14,15 +14,15 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
     Component,
     FrameworkComponent,
     OfComponent,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import (
     KeptTrial,

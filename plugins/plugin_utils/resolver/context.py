@@ -10,12 +10,12 @@ import functools
 from collections.abc import Iterable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 PROBLEMS = {
     "not-in-repository": "it exists, but neither repository nor archive offers it; a warning if a library is left out",

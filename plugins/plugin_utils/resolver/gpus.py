@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FOR_GUESTS, GuestSetting, left_to
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import LEFT_ALONE
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import LEFT_ALONE, Gpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 ARM_ONLY = "arm-only-gpu"
 ARM = "aarch64"

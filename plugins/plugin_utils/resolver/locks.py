@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components, FrameworkComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
@@ -21,8 +23,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     PytorchBuild,
     PytorchRelease,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components, FrameworkComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 
 PROBLEMS = {
     "no-lock": "the framework's wheels are not locked for this release, Python and CUDA build",

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import KeptDriver, Plan, Remedy
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan, Remedy
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 Attempt = Callable[[Request, Host], Plan]
 

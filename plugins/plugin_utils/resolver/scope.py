@@ -5,10 +5,10 @@ Runs on the controller; pure functions. The loaded driver is then a fact that ev
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices
 
 PROBLEMS = {

@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, PASS
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (

@@ -26,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 
 from tests.doubles import simulated_cuda, simulated_driver
 from tests.doubles.nvidia_repository.contents import product_table
+from tests.unit import plans
 
 TRIPLET = os.uname().machine + "-linux-gnu"
 DRIVER, KERNEL = "595.71.05", "6.1.0-56-amd64"
@@ -358,7 +359,7 @@ chmod +x "$2"
         """Return the context that gpu_verify creates on this host."""
         catalog = load_catalog()
         options = verify.Options(
-            self.plan,
+            plans.plan_json(self.plan),
             tensorflow_path="/" + TENSORFLOW,
             cuda_check_source=simulated_cuda.SOURCE.read_text(),
             gpu_thresholds=facts.gpu_thresholds(catalog, [f"10de:{H100}"]),

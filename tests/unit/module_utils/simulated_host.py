@@ -14,6 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 
 from tests.doubles import simulated_driver
 from tests.doubles.nvidia_repository.contents import product_table
+from tests.unit import plans
 
 DRIVER = "580.95.05"
 H200, H100, V100, A100, T4, RTX_5090 = "2335", "2330", "1db1", "20b2", "1eb8", "2b85"
@@ -105,7 +106,7 @@ class SimulatedHost:
             "xid_errors": facts.xid_errors(load_catalog()),
             **changes,
         }
-        return verify.context(verify.Options(plan, **arguments), root=str(self.root), run=self.run)
+        return verify.context(verify.Options(plans.plan_json(plan), **arguments), root=str(self.root), run=self.run)
 
     def verify(self, **changes: Any) -> dict[str, dict[str, Any]]:
         """Return every result of gpu_verify by check id."""

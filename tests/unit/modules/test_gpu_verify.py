@@ -16,6 +16,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
 from syrupy.assertion import SnapshotAssertion
 
+from tests.unit import plans
+
 SOURCE = "int main() {}"
 
 
@@ -26,15 +28,16 @@ def run(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:
     return dict(json.loads(capsys.readouterr().out))
 
 
-PLAN = {
-    "components": {
-        "driver": {"version": "1.2.3", "kernel_modules": "open", "packages": ["gpuhost-no-such-package=1.2.3-1"]},
-        "cuda": {"version": "1.0", "home": "/nonexistent", "packages": []},
-        "tensorflow": {"version": "1.0"},
-        "pytorch": {"version": "1.0", "cuda": "1.0"},
-    },
-    "gpus": [],
-}
+PLAN = plans.plan_json(
+    {
+        "components": {
+            "driver": {"version": "1.2.3", "kernel_modules": "open", "packages": ["gpuhost-no-such-package=1.2.3-1"]},
+            "cuda": {"version": "1.0", "home": "/nonexistent"},
+            "tensorflow": {"version": "1.0"},
+            "pytorch": {"version": "1.0", "cuda": "1.0"},
+        },
+    }
+)
 SPECS = [spec for group in verify.GROUPS.values() for spec in group.CHECKS]
 # Users' waivers and dashboards have these ids: none may be renamed or go. New checks need not be listed.
 IDS = [
@@ -83,16 +86,16 @@ def test_incomplete_plan_is_refused(capsys: pytest.CaptureFixture[str], snapshot
 @pytest.mark.parametrize(
     ("component", "message"),
     [
-        ({"version": "1.2.3"}, "plan.components.driver.kernel_modules: missing."),
-        ({"kernel_modules": "open"}, "plan.components.driver.version: missing."),
-        ({"version": 1.2, "kernel_modules": "open"}, "plan.components.driver.version: expected a string, found 1.2."),
+        ({"kernel_modules": None}, "plan.components.driver.kernel_modules: missing."),
+        ({"version": 1.2}, "plan.components.driver.version: expected a string, found 1.2."),
         ("1.2.3", "plan.components.driver: expected an object, found '1.2.3'."),
     ],
 )
 def test_plan_with_a_damaged_component_is_refused(
     capsys: pytest.CaptureFixture[str], component: Any, message: str
 ) -> None:
-    result = run(capsys, plan={**PLAN, "components": {**PLAN["components"], "driver": component}})
+    driver = {**PLAN["components"]["driver"], **component} if isinstance(component, dict) else component
+    result = run(capsys, plan={**PLAN, "components": {**PLAN["components"], "driver": driver}})
     assert result["failed"] is True
     assert result["msg"] == f"{message} `plan` must be the complete plan, `{{{{ gpu_stack_plan }}}}`."
     assert "verify" not in result
@@ -184,7 +187,7 @@ def test_a_slow_nvidia_smi_is_a_warning_with_its_time(
     program.write_text(f"#!/bin/sh\nsleep {seconds}\ncase $1 in --query-gpu*) echo '{row}';; esac\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    plan = {"components": {"driver": {"version": "580.95.05", "kernel_modules": "open", "packages": []}}}
+    plan = plans.plan_json({"components": {"driver": {"version": "580.95.05", "kernel_modules": "open"}}})
     result = run(capsys, plan=plan, kernel_module="not_managed", timeout_factor=1 / 20, expect_gpus=1)
     found = {check["id"]: check for check in result["verify"]["checks"]}["driver.nvidia_smi"]
     assert found["status"] == outcome

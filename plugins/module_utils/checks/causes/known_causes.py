@@ -24,12 +24,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu as PciGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import NvSwitch
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, SKIP, UNKNOWN
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     cuda_errors,
     gpu_processes,
@@ -436,7 +436,7 @@ def _find_iommu(host: Host) -> Found | None:
 
 def _owner(context: Context, paths: set[str]) -> str | None:
     """Return the package that has a file, None if none has it or a planned package has."""
-    driver = context.plan.component(Driver)
+    driver = DriverComponent.of(context.plan.components)
     planned = {package.name for package in driver.packages} if driver else set()
     packages = database(context.root)
     for name, package in packages.read(_PACKAGES).items():

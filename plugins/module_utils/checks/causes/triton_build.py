@@ -13,9 +13,10 @@ import re
 from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HOST, REAPPLY, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import PytorchComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned, Pytorch
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 
 # triton/runtime/build.py: its own words without a compiler; else subprocess's, of a compiler's call that failed. Older
@@ -24,7 +25,7 @@ _NO_COMPILER = re.compile(r"^Failed to find C compiler\.")
 _NOT_COMPILED = re.compile(r"^Command '\['.*(/triton/.*|/(main|cuda_utils|driver))\.c'")
 
 
-def explain(plan: Planned, check: Check, output: Output) -> Check:
+def explain(plan: Plan, check: Check, output: Output) -> Check:
     """Return a failed check with what is missing and the packages, if that explains each GPU's failure.
 
     output: the probe's. Where gpuhost installs no packages (gpu_stack_scope=frameworks), it is a failure of the host.
@@ -32,7 +33,7 @@ def explain(plan: Planned, check: Check, output: Output) -> Check:
     if check.status != FAIL:
         return check
     found, errors = output.compiles_with, [result.error or "" for result in output.triton or ()]
-    planned = plan.component(Pytorch)
+    planned = PytorchComponent.of(plan.components)
     if not found.compiler and _all(_NO_COMPILER, errors):
         missing, names = "no C compiler", planned.compiler_packages if planned else ()
     elif found.compiler and not found.has_headers and _all(_NOT_COMPILED, errors):
@@ -41,7 +42,7 @@ def explain(plan: Planned, check: Check, output: Output) -> Check:
         return check
     install = "`%s`" % words.install(names) if names else "that of the environment's Python"
     remedy = "Triton, with which PyTorch compiles operations, finds %s on this host: %s. " % (missing, install)
-    if plan.request.scope == "frameworks":
+    if plan.request.get("scope") == "frameworks":
         return dataclasses.replace(check, cause=HOST, setting=missing, remedy=remedy.strip())
     return dataclasses.replace(check, remedy=remedy + REAPPLY)
 

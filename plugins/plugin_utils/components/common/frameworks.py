@@ -9,9 +9,9 @@ import dataclasses
 import functools
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import CudnnSupport, NcclSupport
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 
 Support = CudnnSupport | NcclSupport
 

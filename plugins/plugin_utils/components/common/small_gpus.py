@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 
 WARNINGS = {
     "gpu-left-out-by-tensorflow": "TensorFlow ignores a GPU with fewer than 8 multiprocessors beside a larger one",

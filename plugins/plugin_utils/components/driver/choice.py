@@ -8,6 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, KeptDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
@@ -19,9 +22,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver im
     of_others,
     prebuilt,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
     Candidate,

@@ -9,11 +9,11 @@ import dataclasses
 import fnmatch
 import re
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_series, serves_displays
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import installed_driver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 
 PROBLEMS = {

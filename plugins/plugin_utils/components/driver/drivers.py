@@ -9,7 +9,10 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Branch,
@@ -20,9 +23,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     FirstDriver,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, prebuilt
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Candidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (

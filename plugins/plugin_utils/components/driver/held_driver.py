@@ -10,11 +10,11 @@ import fnmatch
 import re
 from collections.abc import Mapping
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, installed_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.drivers import gpu_driver_problems
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds

@@ -10,11 +10,11 @@ import dataclasses
 import fnmatch
 from collections.abc import Iterator
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PrebuiltModules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, kernels
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Trial, outcome, settings
 

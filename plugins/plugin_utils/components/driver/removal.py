@@ -6,6 +6,7 @@ import fnmatch
 import re
 from collections.abc import Mapping
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
@@ -15,7 +16,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import Packages, Removal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 
 _DRIVER_VERSION = re.compile(r"^\d{3}\.\d+")
 

@@ -14,18 +14,18 @@ from typing import Any, cast
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import PackagedComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import LATEST, PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, CHOICES
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PackagedComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import LATEST, PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
 
 SCHEMA = 1

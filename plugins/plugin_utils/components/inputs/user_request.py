@@ -11,9 +11,9 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import LATEST, PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import LATEST, PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable, is_empty
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")  # as Ansible reads a bool

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Pcie, PcieLink
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 
 PCIE_LINK_BELOW_ABILITY = FindingSpec(

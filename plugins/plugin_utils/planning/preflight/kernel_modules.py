@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import kernel_builds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation import outlook

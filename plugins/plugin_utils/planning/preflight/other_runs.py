@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import processes, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import LONGER, Context
 
 OTHER_RUN = FindingSpec(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_series, serves_displays
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 
 GRAPHICS_REMOVED = FindingSpec(

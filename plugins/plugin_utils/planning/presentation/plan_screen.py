@@ -11,6 +11,8 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem, Reason
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
     DOWNGRADE,
@@ -22,8 +24,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes i
     ComponentChange,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.outlook import Outlook
 

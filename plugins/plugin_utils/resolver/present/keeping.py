@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Reason
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import LATEST, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import LATEST, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choice, Choices, by_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds

@@ -14,10 +14,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framew
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.cuda_check import Document
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
 from tests.doubles import simulated_cuda
+from tests.unit import plans
 
 Run = Callable[..., command.Answer]
 PROBE_FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
@@ -54,7 +54,7 @@ def refuse(*args: object) -> command.Answer:
 def host(root: Path = Path("/nonexistent"), **changes: Any) -> model.Context:
     """Return a host with two GPUs on which everything is as planned; plan: in JSON."""
     base = model.Context(
-        Planned.from_json(changes.pop("plan", PLAN)), str(root), refuse, 2, "loaded", "working", PATHS, 2,
+        plans.plan(changes.pop("plan", PLAN)), str(root), refuse, 2, "loaded", "working", PATHS, 2,
         nvidia_smi(), workspaces=(tempfile.gettempdir(),),
     )  # fmt: skip
     return dataclasses.replace(base, **changes)
@@ -108,7 +108,7 @@ def simulated_gpus(**changes: Any) -> NvidiaSmi:
 def cuda_host(run: Run, **changes: Any) -> model.Context:
     """Return a host with three GPUs on which everything is as planned; plan: in JSON."""
     base = model.Context(
-        Planned.from_json(changes.pop("plan", CUDA_PLAN)), "/nonexistent", run, 3, "loaded", "working", PATHS, 3,
+        plans.plan(changes.pop("plan", CUDA_PLAN)), "/nonexistent", run, 3, "loaded", "working", PATHS, 3,
         simulated_gpus(), cuda_check_source=CUDA_SOURCE, workspaces=(tempfile.gettempdir(),),
     )  # fmt: skip
     return dataclasses.replace(base, **changes)

@@ -14,8 +14,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command,
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, secure_boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import FabricComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Fabric
 from syrupy.assertion import SnapshotAssertion
 
 from tests.doubles.simulated_driver import elements
@@ -1033,8 +1033,8 @@ ACTIVE = "systemctl is-active nvidia-fabricmanager.service"
 def nvlink5(simulated: SimulatedHost, **changes: Any) -> Check:
     """Return the check on a host whose plan has a subnet manager."""
     context = simulated.context(**changes)
-    components = {**context.plan.components, "fabric": Fabric(DRIVER, subnet_manager=NVLSM)}
-    plan = dataclasses.replace(context.plan, components=components)
+    fabric = FabricComponent(DRIVER, "nvidia", (), (), subnet_manager=NVLSM)
+    plan = dataclasses.replace(context.plan, components=context.plan.components.but(fabric=fabric))
     return by_id(driver_checks.run(dataclasses.replace(context, plan=plan)))["driver.nvlsm"]
 
 

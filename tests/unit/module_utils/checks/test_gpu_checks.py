@@ -27,7 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 from syrupy.assertion import SnapshotAssertion
 
 from tests.doubles.simulated_driver import elements
-from tests.unit import published
+from tests.unit import plans, published
 from tests.unit.module_utils.checks.contexts import Run, by_id, host, without
 from tests.unit.module_utils.checks.contexts import nvidia_smi as smi
 from tests.unit.module_utils.simulated_host import (
@@ -1210,7 +1210,7 @@ class ProcessHost:
         self.write("document", "<?xml version='1.0' ?>" + ElementTree.tostring(document, encoding="unicode"))
 
     def context(self, expect_gpus: int | None = None) -> model.Context:
-        plan = {"components": {"driver": {"version": "580.105.08", "kernel_modules": "open"}}}
+        plan = plans.plan_json({"components": {"driver": {"version": "580.105.08", "kernel_modules": "open"}}})
         expected = self.gpus if expect_gpus is None else expect_gpus
         rows = facts.gpu_counters(load_catalog())
         return verify.context(

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe, idle_checks, model
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from syrupy.assertion import SnapshotAssertion
 
 from tests.doubles import simulated_driver
@@ -140,7 +140,7 @@ def test_gpu_without_memory_of_its_own_is_judged_by_its_processes(host: Simulate
     [
         ({"simulated": ["NVIDIA driver 580"]}, "skip"),
         ({"driver_state": "not_loaded"}, "skip"),
-        ({"plan": Planned()}, "skip"),
+        ({"plan": Plan()}, "skip"),
         ({"gpu_jobs": "4242 (python3 train.py)"}, "deferred"),
         ({"smi": None}, "unknown"),
         ({"smi": NvidiaSmi(path="/usr/bin/nvidia-smi", exit_code=command.TIMED_OUT)}, "unknown"),
@@ -158,7 +158,7 @@ def test_where_nothing_can_be_compared(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"plan": Planned()}, {"driver_state": "not_loaded"}, {"gpu_jobs": "4242 (python3 train.py)"}],
+    [{"plan": Plan()}, {"driver_state": "not_loaded"}, {"gpu_jobs": "4242 (python3 train.py)"}],
 )
 def test_nvidia_smi_is_not_asked_where_nothing_is_compared(host: SimulatedHost, changes: dict[str, Any]) -> None:
     context = dataclasses.replace(host.context(), **changes)

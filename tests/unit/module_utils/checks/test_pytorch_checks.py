@@ -18,8 +18,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     pytorch_checks,
     verify,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from syrupy.assertion import SnapshotAssertion
+
+from tests.unit import plans
 
 OWN = "/opt/gpuhost/environments/pytorch-2.15.0-py3.11-5fc5f6ce"
 SITE = OWN + "/lib/python3.11/site-packages/nvidia"
@@ -65,7 +66,7 @@ def context(
         return answer
 
     return model.Context(
-        plan=Planned.from_json({"components": {"pytorch": planned}}),
+        plan=plans.plan({"components": {"pytorch": planned}}),
         root="/nonexistent",
         run=run,
         expect_gpus=gpus,

@@ -18,8 +18,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     model,
     tensorflow_checks,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from syrupy.assertion import SnapshotAssertion
+
+from tests.unit import plans
 
 PREFIX = "/opt/gpuhost/environments/tensorflow-2.21.0-py3.11"
 SITE = PREFIX + "/lib/python3.11/site-packages"
@@ -89,7 +90,7 @@ NO_VERSIONS = {"is_cuda_build": True, "is_rocm_build": False}
 def host(run: Callable[..., command.Answer], **changes: Any) -> model.Context:
     plan = {"components": {"tensorflow": {"version": "2.21.0", "cuda_libraries": "wheel"}}}
     base = model.Context(
-        Planned.from_json(changes.pop("plan", plan)),
+        plans.plan(changes.pop("plan", plan)),
         "/nonexistent",
         run,
         2,

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_checks, driver_checks, model, verify
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 
+from tests.unit import plans
 from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, host, prints
 from tests.unit.module_utils.simulated_host import H200, SimulatedHost, use_simulated_nvidia_smi
 
@@ -20,7 +20,7 @@ def erring(host: SimulatedHost) -> model.Context:
     """Return the context of a host whose driver checks end with an error: no kernel module has the planned flavour."""
     host.write("lib/modules/6.8.0-41-generic/kernel/x.ko", "")
     plan = {"components": {"driver": {"version": "595.71.05", "kernel_modules": "none"}}}
-    return dataclasses.replace(host.context(), plan=Planned.from_json(plan))
+    return dataclasses.replace(host.context(), plan=plans.plan(plan))
 
 
 def test_error_in_a_group_makes_its_checks_unknown_and_the_other_groups_run(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_context_has_defaults_from_the_plan(
     tmp_path: Any, arguments: tuple[Any, ...], expect_gpus: int, driver_state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify.nvidia_smi, "find", lambda: None)
-    context = verify.context(verify.Options({"gpus": [{}, {}]}, *arguments), root=str(tmp_path))
+    context = verify.context(verify.Options(plans.plan_json({"gpus": [{}, {}]}), *arguments), root=str(tmp_path))
     assert (context.expect_gpus, context.driver_state) == (expect_gpus, driver_state)
 
 
@@ -84,7 +84,7 @@ def test_pci_devices_that_cannot_be_read_make_the_drivers_checks_unknown(tmp_pat
     """It is a result, not the end of the module, after which a change would be rolled back."""
     (tmp_path / "sys/bus/pci/devices/0000:1a:00.0/vendor").mkdir(parents=True)
     plan = {"components": {"driver": {"version": "595.71.05", "kernel_modules": "open"}}, "gpus": [{}]}
-    context = verify.context(verify.Options(plan), root=str(tmp_path))
+    context = verify.context(verify.Options(plans.plan_json(plan)), root=str(tmp_path))
     found = {check["id"]: check for check in verify.verify(context)["checks"]}
     drivers = [check for id_, check in found.items() if id_.startswith("driver.")]
     assert {check["status"] for check in drivers} == {"unknown"}

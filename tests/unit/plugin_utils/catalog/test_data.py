@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 
 from tools.catalog import device_code
 

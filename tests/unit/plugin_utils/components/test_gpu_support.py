@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common.gpu_support import covers, supported
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 
 from tests.unit.frozen_catalog import frozen_catalog
 

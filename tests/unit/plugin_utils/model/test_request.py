@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from syrupy.assertion import SnapshotAssertion
 
 

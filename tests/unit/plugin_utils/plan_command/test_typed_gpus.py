@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_gpus import find_gpu, find_gpus
 
 from tests.unit.frozen_catalog import frozen_catalog

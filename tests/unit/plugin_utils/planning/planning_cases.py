@@ -7,18 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import KINDS
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.libraries import CudnnComponent, NcclComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    CudaComponent,
-    DriverComponent,
-    PytorchComponent,
-    TensorflowComponent,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+
+from tests.unit import plans
 
 # The plan of a Debian 12 host with two H200 and every component, as JSON.
 PLANNED: dict[str, Any] = json.loads(
@@ -54,23 +50,11 @@ CUDA: dict[str, Any] = {
     "source": "nvidia",
     "packages": ["cuda-toolkit-13-2=13.2.1-1"],
 }
-_EMPTY: dict[str, Any] = {"packages": (), "pinning_packages": (), "kernel_headers": (), "apt_components": ()}
-_KINDS: dict[str, tuple[type, dict[str, Any]]] = {
-    "driver": (DriverComponent, _EMPTY),
-    "cuda": (CudaComponent, {"packages": (), "home": "/usr/local/cuda", "host_compilers": (), "apt_components": ()}),
-    "cudnn": (CudnnComponent, {}),
-    "nccl": (NcclComponent, {}),
-    "tensorflow": (TensorflowComponent, {"cuda_libraries": "wheel", "requirements": (), "lock": ""}),
-    "pytorch": (PytorchComponent, {"cuda": "13.2", "requirements": (), "lock": "", "index": ""}),
-}
 
 
 def component(name: str, data: dict[str, Any] | None) -> Any:
     """Return a component from the part of its JSON that matters to a test."""
-    kind, defaults = _KINDS[name]
-    if data is None:
-        return None
-    return records.from_json(kind, {**defaults, **data}, name)
+    return None if data is None else records.from_json(KINDS[name], plans.component(name, data), name)
 
 
 def planned(*components: str) -> Plan:
@@ -88,8 +72,7 @@ def make_plan(
     parts = NOTHING.but(**{name: component(name, data) for name, data in (components or {}).items()})
     repository = {"url": url, "key_fingerprint": KEY_FINGERPRINT} if url else None
     asked = user_request.from_mapping(request or {})
-    found: dict[str, Any] = {"gpus": (), "reasons": (), "problems": (), "warnings": ()}
-    return Plan(distribution="debian-12", request=asked, components=parts, repository=repository, **found)
+    return Plan(distribution="debian-12", request=asked, components=parts, repository=repository)
 
 
 def make_probe(**parts: Any) -> Probe:

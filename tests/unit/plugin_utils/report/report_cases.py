@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from tests.unit import plans
+
 PACKAGES = {
     "nvidia-driver-cuda": {"version": "595.71.05-1", "status": "installed", "held": True},
     "cuda-toolkit-13-2": {"version": "13.2.1-1", "status": "installed", "held": True},
@@ -22,28 +24,35 @@ PROBE: dict[str, Any] = {
     "simulated": [],
 }
 BEFORE: dict[str, Any] = {**PROBE, "driver": {"loaded": None}, "packages": {}, "tensorflow": None}
-PLAN: dict[str, Any] = {
-    "ok": True,
-    "request": {
-        "driver": "auto",
-        "cuda": "13.2",
-        "cudnn": "auto",
-        "nccl": "auto",
-        "tensorflow": "auto",
-        "pytorch": "none",
-    },
-    "gpus": [{"pci_id": "10de:2335", "name": "NVIDIA H200", "compute_capability": "9.0", "architecture": "Hopper"}] * 2,
-    "components": {
-        "driver": {"version": "595.71.05", "kernel_modules": "open", "packages": ["nvidia-driver-cuda=595.71.05-1"]},
-        "cuda": {"version": "13.2", "release": "13.2.1", "packages": ["cuda-toolkit-13-2=13.2.1-1"]},
-        "cudnn": {"version": "9.28.0.42", "packages": ["libcudnn9-cuda-13=9.28.0.42-1"]},
-        "nccl": {"version": "2.32.3", "packages": ["libnccl2=2.32.3-1+cuda13.2", "libnccl-dev=2.32.3-1+cuda13.2"]},
-        "tensorflow": {"version": "2.21.0", "python": "3.11", "cuda_libraries": "wheel"},
-        "pytorch": None,
-    },
-    "problems": [],
-    "warnings": [],
-}
+PLAN: dict[str, Any] = plans.plan_json(
+    {
+        "ok": True,
+        "request": {
+            "driver": "auto",
+            "cuda": "13.2",
+            "cudnn": "auto",
+            "nccl": "auto",
+            "tensorflow": "auto",
+            "pytorch": "none",
+        },
+        "gpus": [{"pci_id": "10de:2335", "name": "NVIDIA H200", "compute_capability": "9.0", "architecture": "Hopper"}]
+        * 2,
+        "components": {
+            "driver": {
+                "version": "595.71.05",
+                "kernel_modules": "open",
+                "packages": ["nvidia-driver-cuda=595.71.05-1"],
+            },
+            "cuda": {"version": "13.2", "release": "13.2.1", "packages": ["cuda-toolkit-13-2=13.2.1-1"]},
+            "cudnn": {"version": "9.28.0.42", "packages": ["libcudnn9-cuda-13=9.28.0.42-1"]},
+            "nccl": {"version": "2.32.3", "packages": ["libnccl2=2.32.3-1+cuda13.2", "libnccl-dev=2.32.3-1+cuda13.2"]},
+            "tensorflow": {"version": "2.21.0", "python": "3.11", "cuda_libraries": "wheel"},
+            "pytorch": None,
+        },
+        "problems": [],
+        "warnings": [],
+    }
+)
 VERIFY: dict[str, Any] = {
     "status": "pass",
     "simulated": [],
@@ -103,7 +112,13 @@ FULL_DISK = {"problems": [{"code": "disk-full", "message": "/opt is full", "reme
 NO_TENSORFLOW = {**PLAN, "components": {**PLAN["components"], "tensorflow": None}}
 
 
-WITH_PYTORCH = {**PLAN, "components": {**PLAN["components"], "pytorch": {"version": "2.11.0", "python": "3.11"}}}
+WITH_PYTORCH = {
+    **PLAN,
+    "components": {
+        **PLAN["components"],
+        "pytorch": plans.component("pytorch", {"version": "2.11.0", "python": "3.11"}),
+    },
+}
 TORCH = {
     **TRAINING,
     "framework": "pytorch",

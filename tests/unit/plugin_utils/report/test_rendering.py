@@ -20,6 +20,7 @@ from tests.unit.plugin_utils.report.report_cases import (
     BEFORE,
     PLAN,
     PROBE,
+    REFUSED,
     TORCH,
     VERIFY,
     WITH_PYTORCH,
@@ -103,7 +104,7 @@ def test_the_report_says_why_a_component_that_was_asked_for_is_left_out(pytorch:
     rows = {row["component"]: row["left_out"] for row in made.to_json()["hosts"][0]["components"]}
     assert rows["cudnn"] == reasons["cudnn"]
     assert not any(text for name, text in rows.items() if name != "cudnn")
-    parts["plan"]["ok"] = False
+    parts["plan"]["problems"] = REFUSED["problems"]
     assert " left out: " not in rendering.markdown(build_report("r", {"h": parts}))
 
 
@@ -169,7 +170,7 @@ def test_the_summary_of_a_run_leaves_out_the_columns_without_a_value(snapshot: S
     held = evidence(verify=failing(VERIFY, "packages.held"))
     lost = [{"id": f"gpu.check_{n}", "status": "fail", "found": "no answer", "remedy": "reboot"} for n in range(7)]
     many = {**VERIFY, "checks": [*VERIFY["checks"], *lost]}
-    refused = {"probe": BEFORE, "plan": {**PLAN, "ok": False}}
+    refused = {"probe": BEFORE, "plan": {**PLAN, "ok": False, "problems": REFUSED["problems"]}}
     pytorch = {"path": "/opt/gpuhost/pytorch", "version": "2.11.0+cu130", "python": "3.11"}
     both = {"plan": WITH_PYTORCH, "smoke_train_pytorch": TORCH, "probe_after": {**PROBE, "pytorch": pytorch}}
     runs = {

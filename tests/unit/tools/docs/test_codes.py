@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model import planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import plans
 
 from tools.docs import codes
@@ -14,7 +14,7 @@ from tools.docs import codes
 COMPONENTS = Path(plans.__file__).parent
 MODULES = sorted(path for name in ("components", "resolver") for path in (COMPONENTS.parent / name).rglob("*.py"))
 # The codes of kernels are in rows of the catalog; the checks count the GPUs that a plan leaves alone, by its code.
-ELSEWHERE = [Path(planned.__file__), Path(__file__).parents[4] / "catalog/known_bad.yml"]
+ELSEWHERE = [Path(plan.__file__), Path(__file__).parents[4] / "catalog/known_bad.yml"]
 # The first argument of these calls is a code, or a variable or function that gives one.
 TABLES = re.compile(r"^(?:PROBLEMS|WARNINGS) = \{.*?^\}", re.MULTILINE | re.DOTALL)
 REPORTING = {"Problem", "PlanWarning", "problem", "warn"}

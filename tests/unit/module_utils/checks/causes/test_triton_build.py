@@ -13,9 +13,9 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import triton_build
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.pytorch_checks import TRITON
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.planned import Planned
 from syrupy.assertion import SnapshotAssertion
 
+from tests.unit import plans
 from tests.unit.module_utils.checks.contexts import probe_output
 
 # Older releases of Triton compile copies in a temporary directory (sgl-project/sglang#1240).
@@ -31,7 +31,7 @@ def explained(error: str, headers: tuple[str, ...] = ("python3.12-dev",), scope:
     """Return the check of two GPUs that failed with an error, on a host with these parts of FOUND changed."""
     planned = {"version": "2.15.0", "cuda": "13.2", "compiler_packages": ["gcc", "libc6-dev"]}
     planned["header_packages"] = list(headers)
-    plan = Planned.from_json({"components": {"pytorch": planned}, "request": {"scope": scope}})
+    plan = plans.plan({"components": {"pytorch": planned}, "request": {"scope": scope}})
     results = [{"device": f"cuda:{n}", "error": error} for n in range(2)]
     output = probe_output(triton=results, compiles_with={**FOUND, **found})
     return triton_build.explain(plan, TRITON.compare(False, "", "", TRITON.remedy), output)
@@ -75,7 +75,7 @@ def test_one_gpu_that_fails_of_something_else_is_not_explained() -> None:
     results = [{"device": "cuda:0", "error": NO_HEADERS}, {"device": "cuda:1", "difference": 0.5, "ran_on": "cuda:1"}]
     output = probe_output(triton=results, compiles_with={**FOUND, "has_headers": False})
     check = TRITON.compare(False, "", "", TRITON.remedy)
-    assert triton_build.explain(Planned.from_json({"request": {"scope": "frameworks"}}), check, output) == check
+    assert triton_build.explain(plans.plan({"request": {"scope": "frameworks"}}), check, output) == check
 
 
 def test_a_python_that_no_package_has_needs_its_own_headers(snapshot: SnapshotAssertion) -> None:

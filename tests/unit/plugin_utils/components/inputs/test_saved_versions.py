@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import KeptDriver, Plan
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver, Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Limit, Reason
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs, SettingsLine
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Limit, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart, Part

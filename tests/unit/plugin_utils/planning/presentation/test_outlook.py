@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.outlook import (
     LIKELY,

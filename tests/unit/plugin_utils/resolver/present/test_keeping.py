@@ -13,12 +13,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     RepositoryFiles,
     SourceEntry,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import INSTALL, KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
 from syrupy.assertion import SnapshotAssertion

@@ -1,8 +1,11 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
 """Findings: the problems, warnings and reasons that the resolver and the preflight collect."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import List, Tuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +43,16 @@ class Reason:
     component: str
     choice: str
     because: str
-    limits: tuple[Limit, ...] = ()
+    limits: Tuple[Limit, ...] = ()
 
 
 @dataclasses.dataclass
 class Findings:
     """A collector that the checks of one host append to, in the order in which the findings are shown."""
 
-    problems: list[Problem] = dataclasses.field(default_factory=list)
-    warnings: list[PlanWarning] = dataclasses.field(default_factory=list)
-    reasons: list[Reason] = dataclasses.field(default_factory=list)
+    problems: List[Problem] = dataclasses.field(default_factory=list)
+    warnings: List[PlanWarning] = dataclasses.field(default_factory=list)
+    reasons: List[Reason] = dataclasses.field(default_factory=list)
 
     def problem(self, code: str, message: str, remedy: str) -> None:
         """Add a problem."""

@@ -1,13 +1,18 @@
-"""What a plan decides about components."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan decides about components. Used on the managed host and on the controller."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional, Tuple, Type, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+
+C = TypeVar("C", bound="Component")
+# The records by the names of their components, those of modules of the controller once these are imported.
+KINDS: Dict[str, Type[Component]] = {}
 
 
 class Component:
@@ -17,16 +22,22 @@ class Component:
     follows_host: its fields with packages that follow the host and not the request: what it compiles with there, and
     what the host's kernels lack.
     recorded_as_absent: fingerprints on record count it where it is not planned, as do those of the first components.
+    variant_field: the field that reports show beside the version.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
-    follows_host: ClassVar[tuple[str, ...]] = ()
+    follows_host: ClassVar[Tuple[str, ...]] = ()
     recorded_as_absent: ClassVar[bool] = False
+    variant_field: ClassVar[str] = ""
     version: str
 
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            KINDS[cls.name] = cls
+
     @classmethod
-    def of(cls, components: Components) -> Self | None:
+    def of(cls: Type[C], components: Components) -> C | None:
         """Return the planned component that has this record; None where it is left out."""
         found = components.get(cls.name)
         return found if isinstance(found, cls) else None
@@ -37,6 +48,11 @@ class Component:
         return self.version
 
     @property
+    def variant(self) -> str:
+        """What there is of this version; empty for a component of which there is one kind."""
+        return getattr(self, self.variant_field) if self.variant_field else ""
+
+    @property
     def build_packages(self) -> tuple[str, ...]:
         """The names of the packages that follow the host."""
         return tuple(name for field in self.follows_host for name in getattr(self, field))
@@ -45,7 +61,7 @@ class Component:
 class OfComponent:
     """What belongs to a component and has its name and label from the record of what is planned."""
 
-    record: type[Component]
+    record: Type[Component]
 
     @property
     def name(self) -> str:
@@ -61,7 +77,7 @@ class OfComponent:
 class PackagedComponent(Component):
     """A component that consists of packages."""
 
-    packages: tuple[Package, ...]
+    packages: Tuple[Package, ...]
 
     @property
     def all_packages(self) -> tuple[Package, ...]:
@@ -73,7 +89,7 @@ class FrameworkComponent(Component):
     """A framework in an environment of its own. lock: the name of the file with its wheels."""
 
     python: str
-    requirements: tuple[str, ...]
+    requirements: Tuple[str, ...]
     lock: str
 
 
@@ -93,26 +109,47 @@ class DriverComponent(PackagedComponent):
     name: ClassVar[str] = "driver"
     label: ClassVar[str] = "NVIDIA driver"
     recorded_as_absent: ClassVar[bool] = True
-    follows_host: ClassVar[tuple[str, ...]] = ("kernel_headers", "kernel_compilers", "kernel_tools")
+    follows_host: ClassVar[Tuple[str, ...]] = ("kernel_headers", "kernel_compilers", "kernel_tools")
+    variant_field: ClassVar[str] = "kernel_modules"
     version: str
     branch: str
     kernel_modules: str
     source: str
-    packages: tuple[Package, ...]
-    pinning_packages: tuple[Package, ...]
-    apt_components: tuple[str, ...]
+    packages: Tuple[Package, ...]
+    pinning_packages: Tuple[Package, ...]
+    apt_components: Tuple[str, ...]
     profile: str = "compute"
     module_source: str = "dkms"
-    module_metas: tuple[str, ...] = ()
-    security_floor: str | None = None
-    kernel_headers: tuple[str, ...] = ()
-    kernel_compilers: tuple[str, ...] = ()
-    kernel_tools: tuple[str, ...] = ()
+    module_metas: Tuple[str, ...] = ()
+    security_floor: Optional[str] = None
+    kernel_headers: Tuple[str, ...] = ()
+    kernel_compilers: Tuple[str, ...] = ()
+    kernel_tools: Tuple[str, ...] = ()
 
     @property
     def all_packages(self) -> tuple[Package, ...]:
         """All packages, those that pin its versions first."""
         return (*self.pinning_packages, *self.packages)
+
+
+@dataclasses.dataclass(frozen=True)
+class FabricComponent(PackagedComponent):
+    """The Fabric Manager to install.
+
+    services: to enable and start; modules: of the kernel, that they need; subnet_manager: the program that must run
+    beside it, empty where none must; helpers: names of the packages with those modules that a kernel of the host lacks.
+    """
+
+    name: ClassVar[str] = "fabric"
+    label: ClassVar[str] = "Fabric Manager"
+    follows_host: ClassVar[Tuple[str, ...]] = ("helpers",)
+    version: str
+    source: str
+    packages: Tuple[Package, ...]
+    services: Tuple[str, ...]
+    modules: Tuple[str, ...] = ()
+    subnet_manager: str = ""
+    helpers: Tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,14 +163,19 @@ class CudaComponent(PackagedComponent):
     release: str
     source: str
     home: str
-    packages: tuple[Package, ...]
-    host_compilers: tuple[str, ...]
-    apt_components: tuple[str, ...]
+    packages: Tuple[Package, ...]
+    host_compilers: Tuple[str, ...]
+    apt_components: Tuple[str, ...]
 
     @property
     def full_version(self) -> str:
         """The whole release."""
         return self.release
+
+    @property
+    def nvcc(self) -> str:
+        """The path of the compiler."""
+        return self.home + "/bin/nvcc"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +184,7 @@ class LibraryComponent(PackagedComponent):
 
     recorded_as_absent: ClassVar[bool] = True
     version: str
-    packages: tuple[Package, ...]
+    packages: Tuple[Package, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,10 +194,11 @@ class TensorflowComponent(FrameworkComponent):
     name: ClassVar[str] = TENSORFLOW.name
     label: ClassVar[str] = TENSORFLOW.label
     recorded_as_absent: ClassVar[bool] = True
+    variant_field: ClassVar[str] = "cuda_libraries"
     version: str
     python: str
     cuda_libraries: str
-    requirements: tuple[str, ...]
+    requirements: Tuple[str, ...]
     lock: str
 
 
@@ -171,18 +214,18 @@ class PytorchComponent(FrameworkComponent):
     name: ClassVar[str] = PYTORCH.name
     label: ClassVar[str] = PYTORCH.label
     recorded_as_absent: ClassVar[bool] = True
-    follows_host: ClassVar[tuple[str, ...]] = ("compiler_packages", "header_packages")
+    follows_host: ClassVar[Tuple[str, ...]] = ("compiler_packages", "header_packages")
     version: str
     python: str
     cuda: str
-    requirements: tuple[str, ...]
+    requirements: Tuple[str, ...]
     lock: str
     index: str
-    compiler_packages: tuple[str, ...] = ()
-    header_packages: tuple[str, ...] = ()
+    compiler_packages: Tuple[str, ...] = ()
+    header_packages: Tuple[str, ...] = ()
 
 
-class Components(Mapping[str, Component | None]):
+class Components(Mapping[str, Optional[Component]]):
     """What is planned of each component, by name in the order of tables; None where one is left out."""
 
     def __init__(self, planned: Mapping[str, Component | None] | None = None) -> None:
@@ -198,7 +241,12 @@ class Components(Mapping[str, Component | None]):
         return len(self._planned)
 
     def __repr__(self) -> str:
-        return f"Components({self._planned!r})"
+        return "Components(%r)" % self._planned
+
+    @staticmethod
+    def type_of(name: str) -> Any:
+        """Return the type of what is read from JSON: of a component that is not known here, a library."""
+        return Optional[KINDS.get(name, LibraryComponent)]
 
     def but(self, **changes: Component | None) -> Components:
         """Return them with others in place of some."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components
 
 from tests.unit.plugin_utils.planning.planning_cases import component
 

@@ -1,9 +1,11 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
 """The request: what the user sets with the gpu_stack_* variables."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
 LATEST = "latest"
 
@@ -43,7 +45,12 @@ class Request(Mapping[str, str]):
         return hash(frozenset(self._values.items()))
 
     def __repr__(self) -> str:
-        return f"Request({self._values!r})"
+        return "Request(%r)" % self._values
+
+    @staticmethod
+    def type_of(name: str) -> Any:
+        """Return the type of what is read from JSON."""
+        return str
 
     def but(self, **changes: str) -> Request:
         """Return the request with other values; raises KeyError for a variable that it does not have."""

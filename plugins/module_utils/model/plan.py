@@ -1,19 +1,20 @@
-"""The plan: what to install on a host and why, or why nothing can be installed; as JSON and as a table."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The plan: what to install on a host and why, or why nothing can be installed. Used on both sides."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Dict, Mapping, Optional, Tuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components, DriverComponent
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Component, Components
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 
 SCHEMA = 1
+LEFT_ALONE = "gpu-left-alone"  # the code of the warning that names a GPU which is not this stack's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Remedy:
 
     text: str
     request: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    host: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False)
+    host: Mapping[str, Tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,12 @@ class KeptDriver:
     def origin(self) -> str:
         """What it was installed with, for messages."""
         return self.package or "NVIDIA's .run installer"
+
+    @property
+    def as_component(self) -> DriverComponent:
+        """The driver as the checks of a host take it; it has no packages, since none is managed."""
+        flavour, source = self.kernel_modules, "prebuilt" if self.prebuilt else "dkms"
+        return DriverComponent(self.version, self.branch, flavour, self.source, (), (), (), module_source=source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +81,10 @@ class Gpu:
         before: what precedes the number there.
         """
         capability = self.compute_capability
-        return self.name if capability in self.name.split() else f"{self.name} ({before}{capability})"
+        return self.name if capability in self.name.split() else "%s (%s%s)" % (self.name, before, capability)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """What to install on a host, or the problems that prevent it; the fields are in the order of the JSON.
 
@@ -86,37 +93,44 @@ class Plan:
     versions: those of packages that others of the plan depend on, where a file of a fleet's versions has them.
     """
 
-    distribution: str
-    request: Request
-    gpus: tuple[Gpu, ...]
+    distribution: str = ""
+    request: Request = dataclasses.field(default_factory=lambda: Request({}))
+    gpus: Tuple[Gpu, ...] = ()
     components: Components = dataclasses.field(default_factory=Components)
-    kept_driver: KeptDriver | None = None
-    repository: Mapping[str, str] | None = None
-    reasons: tuple[Reason, ...]
-    problems: tuple[Problem, ...]
-    warnings: tuple[PlanWarning, ...]
-    remedies: tuple[Remedy, ...] = ()
-    versions: tuple[Package, ...] = ()
-
-    @classmethod
-    def from_json(cls, data: Any, kinds: Mapping[str, type[Component]]) -> Plan:
-        """Read the fact gpu_stack_plan; kinds: the records of the components by name.
-
-        Raises PlanInputError with the path of a wrong field and what was expected.
-        """
-        try:
-            bare = {**data, "components": None} if isinstance(data, Mapping) else data
-            plan = records.from_json(cls, bare, "gpu_stack_plan")
-            return dataclasses.replace(plan, components=_components(data.get("components"), kinds))
-        except records.RecordError as error:
-            raise PlanInputError(f"{error}; run playbooks/gpu_host.yml, which makes a plan of this release") from error
+    kept_driver: Optional[KeptDriver] = None
+    repository: Optional[Mapping[str, str]] = None
+    reasons: Tuple[Reason, ...] = ()
+    problems: Tuple[Problem, ...] = ()
+    warnings: Tuple[PlanWarning, ...] = ()
+    remedies: Tuple[Remedy, ...] = ()
+    versions: Tuple[Package, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether the plan can be applied."""
         return not self.problems
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def is_adopted(self) -> bool:
+        """Whether it is of what others installed, of which gpuhost manages nothing."""
+        return self.request.get("adopt") == "true"
+
+    def with_kept_driver(self) -> Plan:
+        """Return the plan with a driver that stays among the components, for the checks of a host."""
+        if self.kept_driver is None:
+            return self
+        return dataclasses.replace(self, components=self.components.but(driver=self.kept_driver.as_component))
+
+    def expected(self, gpus: int, found: int, alone: int) -> int:
+        """Return how many GPUs are to be there: at least one, less those that were given away since the plan.
+
+        gpus: how many were planned; found: how many are on the bus, and alone: how many of these are left alone. A plan
+        names those that were left alone then; one of an earlier release has them if the bus has more than it counts.
+        """
+        before = max(sum(warning.code == LEFT_ALONE for warning in self.warnings), found - gpus)
+        return max(min(gpus, 1), gpus - max(0, alone - before))
+
+    def to_json(self) -> Dict[str, Any]:
         """Return the plan as plain data: the fact gpu_stack_plan, keys in a fixed order."""
         gpu_fields = ("pci_id", "name", "compute_capability", "architecture")
         gpus = [
@@ -124,17 +138,3 @@ class Plan:
             for gpu in self.gpus
         ]
         return {"schema": SCHEMA, "ok": self.ok, **to_json(self), "gpus": gpus}
-
-
-def _components(data: Any, kinds: Mapping[str, type[Component]]) -> Components:
-    """Read the components of a plan; raises records.RecordError."""
-    path = "gpu_stack_plan.components"
-    if not isinstance(data, Mapping):
-        raise records.RecordError("missing" if data is None else f"expected an object, found {data!r:.80}", path)
-    planned = {name: data.get(name) for name in kinds}
-    return Components(
-        {
-            name: None if entry is None else records.from_json(kinds[name], entry, f"{path}.{name}")
-            for name, entry in planned.items()
-        }
-    )
