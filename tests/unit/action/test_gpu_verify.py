@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.doubles import simulated_cuda
+from tests.unit import plans
 from tests.unit.ansible_runs import COLLECTIONS, run_play
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -98,7 +99,9 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         {"check": "env.login_shell", "reason": "nvcc is not in PATH", "until": "2999-12-31"},
         {"check": "env.ssh_no_profile", "reason": "an expired waiver", "until": "2000-01-01"},
     ]
-    task = {"gpuhost.stack.gpu_verify": {"plan": plan, "kernel_module": "not_managed", "waivers": waived}}
+    task = {
+        "gpuhost.stack.gpu_verify": {"plan": plans.plan_json(plan), "kernel_module": "not_managed", "waivers": waived}
+    }
     environment = {
         "ANSIBLE_CALLBACKS_ENABLED": "gpuhost.stack.evidence",
         "GPUHOST_REPORTS": str(directory / "reports"),
