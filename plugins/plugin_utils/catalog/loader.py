@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import functools
+import itertools
+import operator
 import re
-import types
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import cross_check
@@ -71,100 +71,22 @@ _FILES: dict[str, type] = {
     "packages": PackagesFile,
     "known_bad": KnownBadFile,
 }
-# Values that are one of a few.
-_MODULES = ("proprietary", "either", "open")
-_FAMILIES = ("debian", "ubuntu")
-_CHOICES = {
-    "ModuleRule.accepts": _MODULES,
-    "Branch.type": ("LTSB", "PB", "NFB", "legacy", "unknown"),
-    "DriverPackages.family": _FAMILIES,
-    "BadDriver.archive": ("nvidia", "distro"),
-    "Distro.family": _FAMILIES,
-    "TensorflowRelease.package": ("tensorflow", "tensorflow-gpu"),
-    "PytorchBuild.index": ("pypi", "own"),
-    "Xid.outcome": ("fail", "warn", "pass", "decode"),
-    "XidNvlink.outcome": ("fail", "pass"),
-    "UserSetting.use": ("dropped", "replaced", "asked", "kept", "set"),
-    "UserSetting.programs": ("all", "build"),
-}
+# Files that people write: a mistake in a key or a version is no plan from another one.
+_RULES = records.Rules(
+    exact=True,
+    labels=("version", "branch", "name", "running"),
+    never_empty={"source": "empty; every entry names its source"},
+    number=" (quote it)",
+)
 
 
-class _Field(typing.NamedTuple):
-    """A field of a dataclass: its type, whether its key may be missing, the values that are allowed if they are few."""
-
-    kind: Any
-    is_optional: bool
-    choices: tuple[str, ...]
-
-
-@functools.cache
-def _fields(kind: type) -> dict[str, _Field]:
-    hints = typing.get_type_hints(kind)
-    return {
-        f.name: _Field(
-            hints[f.name], f.default is not dataclasses.MISSING, _CHOICES.get(f"{kind.__name__}.{f.name}", ())
-        )
-        for f in dataclasses.fields(kind)
-    }
-
-
-def _build(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
-    """Return plain YAML data as `kind`; append to problems what does not fit."""
-    if kind is str and isinstance(value, str):  # as most values
-        return value
-    origin = typing.get_origin(kind)
-    if dataclasses.is_dataclass(kind):
-        return _build_dataclass(value, typing.cast(type, kind), where, problems)
-    if origin in (typing.Union, types.UnionType):
-        inner = next(a for a in typing.get_args(kind) if a is not type(None))
-        return None if value is None else _build(value, inner, where, problems)
-    if origin is tuple:
-        return _build_list(value, typing.get_args(kind)[0], where, problems)
-    if origin is dict:
-        if isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
-            return value
-        problems.append(f"{where}: expected a mapping of texts, found {value!r}")
-        return {}
-    if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
-        hint = " (quote it)" if kind is str and isinstance(value, (int, float)) else ""
-        problems.append(f"{where}: expected {kind.__name__}, found {value!r}{hint}")
-    return value
-
-
-def _build_list(value: Any, inner: Any, where: str, problems: list[str]) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        problems.append(f"{where}: expected a list, found {value!r}")
-        return ()
-    if inner is str and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    return tuple(_build(item, inner, f"{where}[{_label(item, i)}]", problems) for i, item in enumerate(value))
-
-
-def _label(item: Any, index: int) -> str:
-    if isinstance(item, dict):
-        for name in ("version", "branch", "name", "running"):
-            if name in item:
-                return str(item[name])
-    return str(index)
-
-
-def _build_dataclass(value: Any, kind: type, where: str, problems: list[str]) -> Any:
-    if not isinstance(value, dict):
-        problems.append(f"{where}: expected a mapping, found {value!r}")
+def _build(data: Any, kind: type, where: str, problems: list[str]) -> Any:
+    """Return plain data as `kind`; None where it does not fit, and what does not is appended to problems."""
+    try:
+        return records.from_json(kind, data, where, _RULES)
+    except records.RecordError as error:
+        problems += [f"{path}: {reason}" for path, reason in error.problems]
         return None
-    fields = _fields(kind)
-    missing = [name for name, field in fields.items() if name not in value and not field.is_optional]
-    problems += [f"{where}.{name}: missing" for name in missing]
-    problems += [f"{where}.{name}: unknown key" for name in value if name not in fields]
-    built = {}
-    for name, field in fields.items():
-        if name in value:
-            built[name] = _build(value[name], field.kind, f"{where}.{name}", problems)
-            if field.choices and value[name] not in field.choices:
-                problems.append(f"{where}.{name}: expected one of {', '.join(field.choices)}, found {value[name]!r}")
-            if name == "source" and not value[name]:
-                problems.append(f"{where}.source: empty; every entry names its source")
-    return None if missing else kind(**built)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -199,74 +121,65 @@ def _read_yaml(path: Path, kind: type, problems: list[str]) -> Any:
     return _build(data, kind, path.name, problems)
 
 
-def _read_csv(path: Path, kind: type, problems: list[str]) -> list[dict[str, str]]:
-    """Return the rows of a table whose columns are the fields of `kind`; none if it cannot be read."""
+def _read_csv(path: Path, kind: type, keys: Sequence[str], problems: list[str]) -> list[Any]:
+    """Return the rows of a table whose columns are the fields of `kind`; none if it cannot be read.
+
+    keys: the columns that name a row.
+    """
     fields = [f.name for f in dataclasses.fields(kind)]
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            reader = csv.DictReader(stream, restval="")
-            if reader.fieldnames != fields:
-                problems.append(f"{path.name}: expected the columns {', '.join(fields)}, found {reader.fieldnames}")
-                return []
-            return list(reader)
+            columns, *rows = list(csv.reader(stream)) or [[]]
     except OSError as error:
         problems.append(f"{path.name}: cannot be read: {error}")
         return []
+    if columns != fields:
+        problems.append(f"{path.name}: expected the columns {', '.join(fields)}, found {columns}")
+        return []
+    found: list[Any] = []
+    for values in rows:
+        row = dict(itertools.zip_longest(fields, values, fillvalue=""))
+        try:
+            found.append(records.from_json(kind, row, "", _RULES))
+        except records.RecordError as error:
+            where = f"{path.name}[{' '.join(row[key] for key in keys)}]"
+            problems += [f"{where}{field}: {reason}" for field, reason in error.problems]
+    return found
+
+
+def _read_table(path: Path, kind: type, keys: Sequence[str], problems: list[str]) -> dict[Any, Any]:
+    """Return the rows of a table by their keys, of which no two may be the same."""
+    table: dict[Any, Any] = {}
+    key_of = operator.attrgetter(*keys)
+    for row in _read_csv(path, kind, keys, problems):
+        if key_of(row) in table:
+            problems.append(f"{path.name}[{' '.join(getattr(row, key) for key in keys)}]: duplicate entry")
+        table[key_of(row)] = row
+    return table
 
 
 def _read_products(path: Path, problems: list[str]) -> dict[str, Product]:
-    products: dict[str, Product] = {}
-    for row in _read_csv(path, Product, problems):
-        where = f"{path.name}[{row['device']}]"
-        if not re.fullmatch(r"[0-9a-f]{4}", row["device"]):
-            problems.append(f"{where}.device: expected four lower-case hexadecimal digits")
-        if row["kernel_modules"] not in _MODULES:
-            problems.append(f"{where}.kernel_modules: unknown value {row['kernel_modules']!r}")
-        if not row["source"]:
-            problems.append(f"{where}.source: empty; every entry names its source")
-        if row["device"] in products:
-            problems.append(f"{where}: duplicate entry")
-        products[row["device"]] = Product(**row)
+    products = _read_table(path, Product, ("device",), problems)
+    wrong = [device for device in products if not re.fullmatch(r"[0-9a-f]{4}", device)]
+    problems += [f"{path.name}[{device}].device: expected four lower-case hexadecimal digits" for device in wrong]
     return products
 
 
-def _read_vgpus(path: Path, problems: list[str]) -> dict[tuple[str, str], Vgpu]:
-    vgpus: dict[tuple[str, str], Vgpu] = {}
-    for row in _read_csv(path, Vgpu, problems):
-        key = row["device"], row["subsystem"]
-        if key in vgpus:
-            problems.append(f"{path.name}[{' '.join(key)}]: duplicate entry")
-        vgpus[key] = Vgpu(**row)
-    return vgpus
-
-
 def _read_user_settings(path: Path, problems: list[str]) -> tuple[UserSetting, ...]:
-    found = [UserSetting(**row) for row in _read_csv(path, UserSetting, problems)]
-    for row in found:
-        for name in ("use", "programs"):
-            choices, value = _CHOICES[f"UserSetting.{name}"], getattr(row, name)
-            if value not in choices:
-                where = f"{path.name}[{row.name}].{name}"
-                problems.append(f"{where}: expected one of {', '.join(choices)}, found {value!r}")
-        if (row.use == "set") is not bool(row.value):
-            problems.append(f"{path.name}[{row.name}].value: expected one for `set`, and for nothing else")
-        if not row.source:
-            problems.append(f"{path.name}[{row.name}].source: empty; every entry names its source")
+    found = _read_csv(path, UserSetting, ("name",), problems)
+    wrong = [row.name for row in found if (row.use == "set") is not bool(row.value)]
+    problems += [f"{path.name}[{name}].value: expected one for `set`, and for nothing else" for name in wrong]
     return tuple(found)
 
 
 def _read_xids(path: Path, kind: type, problems: list[str]) -> tuple[Any, ...]:
-    found = [kind(**row) for row in _read_csv(path, kind, problems)]
+    found = _read_csv(path, kind, ("number",), problems)
     for row in found:
-        where, choices = f"{path.name}[{row.number}]", _CHOICES[f"{kind.__name__}.outcome"]
+        where = f"{path.name}[{row.number}]"
         if not row.number.isdecimal():
             problems.append(f"{where}.number: expected a number")
-        if row.outcome not in choices:
-            problems.append(f"{where}.outcome: expected one of {', '.join(choices)}, found {row.outcome!r}")
         if kind is Xid and row.blame not in (("", "hardware") if row.outcome == "fail" else ("",)):
             problems.append(f"{where}.blame: expected hardware or nothing, with the outcome fail; found {row.blame!r}")
-        if not row.source:
-            problems.append(f"{where}.source: empty; every entry names its source")
     return tuple(found)
 
 
@@ -279,8 +192,8 @@ def read_catalog(folder: Path, components: Mapping[str, type[ComponentFile]] | N
     parts: dict[str, Any] = {name: _read_yaml(folder / f"{name}.yml", kind, problems) for name, kind in _FILES.items()}
     parts["components"] = {n: _read_yaml(folder / f"{n}.yml", kind, problems) for n, kind in (components or {}).items()}
     parts["products"] = _read_products(folder / "gpu_products.csv", problems)
-    parts["gpu_names"] = tuple(GpuName(**row) for row in _read_csv(folder / "gpu_names.csv", GpuName, problems))
-    parts["vgpus"] = _read_vgpus(folder / "vgpus.csv", problems)
+    parts["gpu_names"] = tuple(_read_csv(folder / "gpu_names.csv", GpuName, ("name",), problems))
+    parts["vgpus"] = _read_table(folder / "vgpus.csv", Vgpu, ("device", "subsystem"), problems)
     parts["user_settings"] = _read_user_settings(folder / "user_settings.csv", problems)
     parts["xids"] = _read_xids(folder / "xids.csv", Xid, problems)
     parts["xid_nvlink"] = _read_xids(folder / "xid_nvlink.csv", XidNvlink, problems)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Literal, Self, cast
+
+Modules = Literal["proprietary", "either", "open"]
+Family = Literal["debian", "ubuntu"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +28,7 @@ class ModuleRule:
     """The kernel modules that the GPUs of some architectures accept: `proprietary`, `either` or `open`."""
 
     architectures: tuple[str, ...]
-    accepts: str
+    accepts: Modules
     source: str
 
 
@@ -111,7 +114,7 @@ class Product:
     chip: str
     architecture: str
     compute_capability: str
-    kernel_modules: str
+    kernel_modules: Modules
     last_driver_branch: str
     source: str
     arm_only: str = ""
@@ -155,7 +158,7 @@ class Xid:
     """
 
     number: str
-    outcome: str
+    outcome: Literal["fail", "warn", "pass", "decode"]
     blame: str
     meaning: str
     nvidia: str
@@ -175,7 +178,7 @@ class XidNvlink:
     info: str
     older_info: str
     status: str
-    outcome: str
+    outcome: Literal["fail", "pass"]
     nvidia: str
     source: str
 
@@ -190,8 +193,8 @@ class UserSetting:
     file that it replaces would change
     """
 
-    use: str
-    programs: str
+    use: Literal["dropped", "replaced", "asked", "kept", "set"]
+    programs: Literal["all", "build"]
     name: str
     value: str
     effect: str
@@ -277,7 +280,7 @@ class Branch:
     """A driver branch. without: compute capabilities of its architectures that it does not support."""
 
     branch: str
-    type: str
+    type: Literal["LTSB", "PB", "NFB", "legacy", "unknown"]
     maintained: bool
     end_of_life: str | None
     native_cuda: str
@@ -318,7 +321,7 @@ class DriverSets(DriverSet):
 class DriverPackages(DriverSets):
     """The packages of a range of branches in NVIDIA's repository."""
 
-    family: str
+    family: Family
     first_branch: str
     last_branch: str | None
     revision: str
@@ -552,7 +555,7 @@ class TensorflowRelease:
     ptx: tuple[str, ...]
     and_cuda: AndCuda | None
     source: str
-    package: str = "tensorflow"
+    package: Literal["tensorflow", "tensorflow-gpu"] = "tensorflow"
     sass_in_part: tuple[str, ...] = ()
     cpu_architectures: tuple[str, ...] | None = None
 
@@ -617,7 +620,7 @@ class PytorchBuild:
     """The wheels of a PyTorch release for one CUDA release; index: `pypi`, or `own` for PyTorch's own."""
 
     cuda: str
-    index: str
+    index: Literal["pypi", "own"]
     cudnn: str
     nccl: str
     sass: tuple[str, ...]
@@ -749,7 +752,7 @@ class BadDriver:
     """Drivers whose module does not build: of a branch up to `last`, from `archive`, for kernels from `kernel` on."""
 
     branch: str
-    archive: str
+    archive: Literal["nvidia", "distro"]
     kernel: str
     last: str
     symptom: str
@@ -959,7 +962,7 @@ class Distro:
     cpu_architectures: tuple[str, ...]
     id: str
     os_release: OsRelease
-    family: str
+    family: Family
     python: DistroPython
     gcc: DistroGcc
     glibc: str

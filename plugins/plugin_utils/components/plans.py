@@ -157,7 +157,7 @@ def plan_from_json(data: Any) -> Plan:
     try:
         plan = records.from_json(Plan, data, "gpu_stack_plan")
         if missing := [name for name in _IN_EVERY_PLAN if data.get(name) is None]:
-            raise records.RecordError("missing", f"gpu_stack_plan.{missing[0]}")
+            raise records.RecordError([(f"gpu_stack_plan.{name}", "missing") for name in missing])
     except records.RecordError as error:
         raise PlanInputError(f"{error}; run playbooks/gpu_host.yml, which makes a plan of this release") from error
     defaults = user_request.asking()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import (
     OMITTED,
     RecordError,
+    Rules,
     from_json,
     to_json,
 )
@@ -75,6 +76,7 @@ class Figure:
     kind: str = dataclasses.field(default="any", metadata={"key": "class"})
     extra: Any = None
     labels: tuple[Label, ...] = ()
+    colour: Literal["red", "blue"] = "red"
 
 
 FIGURE = {
@@ -119,9 +121,49 @@ def test_absent_and_null_fields_have_their_defaults() -> None:
         ({"labels": [["A", "B"]]}, r"figure\.labels\[0\]\.size: expected an integer, found 'B'"),
         ({"origin": 3}, r"figure\.origin: expected an object, found 3"),
         ({"by_name": {"a": [1]}}, r"figure\.by_name\.a\[0\]: expected a string, found 1"),
+        ({"colour": "green"}, r"figure\.colour: expected one of red, blue, found 'green'"),
         ({"by_name": []}, r"figure\.by_name: expected an object, found \[\]"),
     ],
 )
 def test_errors_name_the_path_and_the_expected_type(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordError, match=f"^{message}$"):
         from_json(Figure, {**FIGURE, **changes}, "figure")
+
+
+def test_every_wrong_place_is_named() -> None:
+    changes = {"points": [{"x": 1}, {"y": "a"}, [2, "b"]], "by_name": {"a": 1, "b": [], "c": "d"}, "is_closed": "no"}
+    with pytest.raises(RecordError) as caught:
+        from_json(Figure, {**FIGURE, **changes}, "figure")
+    assert [path for path, _reason in caught.value.problems] == [
+        *("figure.points[1].x", "figure.points[1].y", "figure.points[2].y", "figure.is_closed"),
+        *("figure.by_name.a", "figure.by_name.c"),
+    ]
+    assert str(caught.value) == "; ".join(f"{path}: {reason}" for path, reason in caught.value.problems)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    name: str
+    source: str
+    figures: tuple[Figure, ...] = ()
+    scale: float | None = None
+
+
+def test_rules_of_files_that_people_write() -> None:
+    rules = Rules(exact=True, labels=("id", "name"), never_empty={"source": "empty"}, number=" (quote it)")
+    given: dict[str, Any] = {"name": "d", "source": "a book", "scale": None, "figures": [{"name": "a"}]}
+    assert from_json(Drawing, given, "drawing", rules) == Drawing("d", "a book", (Figure("a"),))
+    figures = [{"name": "a", "points": None}, {"name": 5, "size": 1}, {"points": [[1, 2]]}, []]
+    with pytest.raises(RecordError) as caught:
+        from_json(Drawing, {"source": "", "figures": figures, "colour": "red"}, "drawing", rules)
+    assert caught.value.problems == [
+        ("drawing.name", "missing"),
+        ("drawing.source", "empty"),
+        ("drawing.figures[a].points", "expected a list, found None"),
+        ("drawing.figures[5].name", "expected a string, found 5 (quote it)"),
+        ("drawing.figures[5].size", "unknown key"),
+        ("drawing.figures[2].name", "missing"),
+        ("drawing.figures[2].points[0]", "expected an object, found [1, 2]"),
+        ("drawing.figures[3]", "expected an object, found []"),
+        ("drawing.colour", "unknown key"),
+    ]
