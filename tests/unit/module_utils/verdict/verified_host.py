@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.verdict import comma
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
+from tests.unit import plans
 from tests.unit.module_utils.simulated_host import DRIVER, H200, NOTHING_PLANNED, SimulatedHost
 
 DAY = 86400
@@ -56,7 +57,7 @@ class VerifiedHost(SimulatedHost):
             "gpus": [{"pci_id": f"10de:{H200}"}] * 2,
         }
         options = verify.Options(
-            plan, xid_errors=facts.xid_errors(catalog), gpu_counters=facts.gpu_counters(catalog)
+            plans.plan_json(plan), xid_errors=facts.xid_errors(catalog), gpu_counters=facts.gpu_counters(catalog)
         ).to_json()
         store.write(str(self.state_directory), store.OPTIONS, options)
         self.record("verified", evidence={"at": utc(DAY), "trainings": {"pytorch": {"finished": utc(DAY)}}})

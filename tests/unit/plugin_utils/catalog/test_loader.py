@@ -40,7 +40,7 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ("nccl.yml", "schema: 1", "schema: [", r"nccl.yml: cannot be read"),
         ("gpu_thresholds.yml", '["233b"]', '["233f"]', r"models\[H200 NVL\]: device 233f is not in gpu_products.csv"),
         ("gpu_thresholds.yml", '["233b"]', '["2335"]', r"gpu_thresholds.yml.models\[2335\]: duplicate entry"),
-        ("gpu_thresholds.yml", "memory: 3350", "memory: 3.35", r"models\[H100 SXM\].memory: expected an integer, found 3.35"),
+        ("gpu_thresholds.yml", "memory: 3350", "memory: 3.35", r"H100 SXM\].memory: expected an integer, found 3.35"),
         ("gpu_thresholds.yml", "total: warn, grows: fail,", "total: fail, grows: fail,", r"\].total: .*found fail"),
         ("gpu_thresholds.yml", 'unit: "per second", over: fail', 'unit: "per hour", over: pass', r"over: .*found pass"),
         ("gpu_thresholds.yml", 'unit: "per second"', 'unit: "per hour"', r"\[CRC Errors\].unit: .*per hour"),
