@@ -71,6 +71,7 @@ def test_every_problem_is_reported(tmp_path):
     shutil.copytree(FROZEN_FOLDER, folder)
     (folder / "cudnn.yml").unlink()
     (folder / "pytorch.yml").write_text("schema: one\n")
+    (folder / "xids.csv").write_text("")
     with pytest.raises(loader.CatalogError) as caught:
         loader.read_catalog(folder)
     assert {p.split(":")[0] for p in caught.value.problems} == {
@@ -79,4 +80,5 @@ def test_every_problem_is_reported(tmp_path):
         "pytorch.yml.own_index",
         "pytorch.yml.releases",
         "pytorch.yml.schema",
+        "xids.csv",
     }
