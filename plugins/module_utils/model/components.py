@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, ClassVar, Dict, Iterator, Optional, Tuple, Type, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import ByName
 
 C = TypeVar("C", bound="Component")
 # The records by the names of their components, those of modules of the controller once these are imported.
@@ -225,23 +226,8 @@ class PytorchComponent(FrameworkComponent):
     header_packages: Tuple[str, ...] = ()
 
 
-class Components(Mapping[str, Optional[Component]]):
+class Components(ByName[Optional[Component]]):
     """What is planned of each component, by name in the order of tables; None where one is left out."""
-
-    def __init__(self, planned: Mapping[str, Component | None] | None = None) -> None:
-        self._planned = dict(planned or {})
-
-    def __getitem__(self, name: str) -> Component | None:
-        return self._planned[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._planned)
-
-    def __len__(self) -> int:
-        return len(self._planned)
-
-    def __repr__(self) -> str:
-        return "Components(%r)" % self._planned
 
     @staticmethod
     def type_of(name: str) -> Any:
@@ -250,7 +236,7 @@ class Components(Mapping[str, Optional[Component]]):
 
     def but(self, **changes: Component | None) -> Components:
         """Return them with others in place of some."""
-        return Components({**self._planned, **changes})
+        return Components({**self, **changes})
 
     def packaged(self) -> Iterator[PackagedComponent]:
         """Yield the planned components that consist of packages."""

@@ -94,7 +94,7 @@ class Plan:
     """
 
     distribution: str = ""
-    request: Request = dataclasses.field(default_factory=lambda: Request({}))
+    request: Request = dataclasses.field(default_factory=Request)
     gpus: Tuple[Gpu, ...] = ()
     components: Components = dataclasses.field(default_factory=Components)
     kept_driver: Optional[KeptDriver] = None

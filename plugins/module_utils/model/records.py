@@ -3,9 +3,8 @@
 """Write frozen dataclasses as JSON and read them, at the edge of a process, on the managed host or the controller.
 
 Types of the fields that are read may be str, int, float, bool, Any, Package (in JSON its text), other dataclasses,
-named tuples, `Literal[...]`, `X | None`, `tuple[X, ...]`, `Mapping[str, X]`, and mappings of our own, whose `type_of`
-returns the type of what a key has. A record that a host reads has them as Python 3.8 knows them: `Optional[X]` and
-`Tuple[X, ...]`.
+named tuples, `Literal[...]`, `X | None`, `tuple[X, ...]`, `Mapping[str, X]` and `ByName`. A record that a host reads
+has them as Python 3.8 knows them: `Optional[X]` and `Tuple[X, ...]`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import dataclasses
 import functools
 import types
 import typing
-from typing import Any, Callable, List, Mapping, Tuple, Type, TypeVar
+from typing import Any, Callable, Iterator, List, Mapping, Tuple, Type, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 
@@ -24,6 +23,33 @@ _Reader = Callable[[Any], Any]
 Problems = List[Tuple[str, str]]  # the path of each wrong place, and what is wrong there
 _JSON_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))  # the second since Python 3.10
+
+V = TypeVar("V")
+
+
+class ByName(Mapping[str, V]):
+    """Values by name, which do not change; of texts, where a class does not say another type."""
+
+    def __init__(self, values: Mapping[str, V] | None = None) -> None:
+        self._values = dict(values or {})
+
+    def __getitem__(self, name: str) -> V:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return "%s(%r)" % (type(self).__name__, self._values)
+
+    @staticmethod
+    def type_of(name: str) -> Any:
+        """Return the type of what is read from JSON, by its name."""
+        return str
+
 
 # Metadata of a field with the default None: in that case its key is absent from the JSON, and not null.
 OMITTED = {"omitted": True}
@@ -121,8 +147,8 @@ def _reader(kind: Any, rules: Rules) -> _Reader:
         return functools.partial(_read_optional, _reader(inner, rules))
     if origin is tuple:
         return functools.partial(_read_list, _reader(arguments[0], rules), rules)
-    if isinstance(kind, type) and issubclass(kind, collections.abc.Mapping):
-        return functools.partial(_read_own_mapping, kind, rules)
+    if isinstance(kind, type) and issubclass(kind, ByName):
+        return functools.partial(_read_by_name, kind, rules)
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
         return functools.partial(_read_mapping, lambda _key: arguments[1], rules)
     return functools.partial(_read_scalar, kind, rules)
@@ -184,7 +210,7 @@ def _read_record(kind: Any, rules: Rules, value: Any) -> Any:
     return kind(**found)
 
 
-def _read_own_mapping(kind: Any, rules: Rules, value: Any) -> Any:
+def _read_by_name(kind: Type[ByName[Any]], rules: Rules, value: Any) -> Any:
     return kind(_read_mapping(kind.type_of, rules, value))
 
 

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Iterable, Iterator, Mapping
+from typing import Iterable
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import ByName
 
 LATEST = "latest"
 
@@ -14,25 +16,13 @@ class PlanInputError(ValueError):
     """The request, the probe or a plan cannot be used; the message lists every reason."""
 
 
-class Request(Mapping[str, str]):
+class Request(ByName[str]):
     """The gpu_stack_* variables that a plan depends on, by name without the prefix, as text.
 
     meta/variables.yml says what each means and accepts. A component is `auto`, a version, a prefix of one (`13` for any
     CUDA 13), `latest`, or `none`. `auto` keeps what is there while it fits, and is the newest that fits where nothing
     is; `latest` is the newest each time. Immutable. components/inputs/user_request.py makes one with every variable.
     """
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     def __eq__(self, other: object) -> bool:
         return self._values == other._values if isinstance(other, Request) else NotImplemented
@@ -43,14 +33,6 @@ class Request(Mapping[str, str]):
     @functools.cached_property
     def _hash(self) -> int:
         return hash(frozenset(self._values.items()))
-
-    def __repr__(self) -> str:
-        return "Request(%r)" % self._values
-
-    @staticmethod
-    def type_of(name: str) -> Any:
-        """Return the type of what is read from JSON."""
-        return str
 
     def but(self, **changes: str) -> Request:
         """Return the request with other values; raises KeyError for a variable that it does not have."""
