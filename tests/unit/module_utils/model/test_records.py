@@ -155,9 +155,9 @@ def test_rules_of_files_that_people_write() -> None:
     assert from_json(Drawing, given, "drawing", rules) == Drawing("d", "a book", (Figure("a"),))
     figures = [{"name": "a", "points": None}, {"name": 5, "size": 1}, {"points": [[1, 2]]}, []]
     with pytest.raises(RecordError) as caught:
-        from_json(Drawing, {"source": "", "figures": figures, "colour": "red"}, "drawing", rules)
+        from_json(Drawing, {"name": None, "source": "", "figures": figures, "size": 1}, "drawing", rules)
     assert caught.value.problems == [
-        ("drawing.name", "missing"),
+        ("drawing.name", "expected a string, found None"),
         ("drawing.source", "empty"),
         ("drawing.figures[a].points", "expected a list, found None"),
         ("drawing.figures[5].name", "expected a string, found 5 (quote it)"),
@@ -165,5 +165,5 @@ def test_rules_of_files_that_people_write() -> None:
         ("drawing.figures[2].name", "missing"),
         ("drawing.figures[2].points[0]", "expected an object, found [1, 2]"),
         ("drawing.figures[3]", "expected an object, found []"),
-        ("drawing.colour", "unknown key"),
+        ("drawing.size", "unknown key"),
     ]

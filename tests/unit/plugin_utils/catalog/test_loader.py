@@ -33,6 +33,7 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ("gpu_names.csv", "17fd,", "17ff,", r"gpu_names.csv\[Tesla M40 24GB\]: device 17ff is not in gpu_products.csv"),
         ("vgpus.csv", "10de:130f,", "10de:130e,", r"vgpus.csv\[1eb8 10de:130e\]: duplicate entry"),
         ("xids.csv", "79,fail", "79,fatal", r"xids.csv\[79\].outcome: expected one of fail, warn, pass, decode"),
+        ("xids.csv", "79,fail", "x79,fail", r"xids.csv\[x79\].number: expected a number"),
         ("xids.csv", "48,fail,hardware", "48,fail,gpu", r"xids.csv\[48\].blame: expected hardware or nothing"),
         ("xids.csv", "78,warn,", "78,warn,hardware", r"xids.csv\[78\].blame: expected hardware or nothing"),
         ("xids.csv", "78,warn", "79,warn", r"xids.csv\[79\]: duplicate entry"),
@@ -51,8 +52,8 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
     ],
     ids=[
         "unquoted", "key", "choice", "branch", "csv", "truncated", "architecture", "no such name", "same slice",
-        "outcome", "blame", "blame of a warning", "same number", "not decoded", "yaml", "no such GPU", "twice",
-        "no GB/s", "total fails", "over passes", "unit", "use", "value", "columns",
+        "outcome", "number", "blame", "blame of a warning", "same number", "not decoded", "yaml", "no such GPU",
+        "twice", "no GB/s", "total fails", "over passes", "unit", "use", "value", "columns",
         "id",
     ],
 )  # fmt: skip

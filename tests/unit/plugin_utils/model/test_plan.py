@@ -106,6 +106,12 @@ def test_what_is_read_from_a_plans_json_is_the_plan() -> None:
     assert {kind for plan in plans for remedy in plan.remedies for kind in remedy.host} >= {"distribution", "gpus"}
 
 
+def test_a_plan_has_the_components_of_this_release() -> None:
+    components = {**without(PLANNED["components"], "pytorch"), "telemetry": {"version": "1.0", "packages": []}}
+    read = plan_from_json({**PLANNED, "components": components}).components
+    assert read == {**plan_from_json(PLANNED).components, "pytorch": None}
+
+
 def without(data: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key != name}
 

@@ -37,6 +37,7 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
         "| Host | Status | GPUs | Why |",
         "| hopper | failed | 2 x NVIDIA H200 | verify failed: packages.held |",
         "| NVIDIA driver | auto | 595.71.05 (open) | 595.71.05-1 | 595.71.05 (open) | 595.71.05 |",
+        "| CUDA toolkit | 13.2 | 13.2.1 | 13.2.1-1 | not recorded | 13.2 |",
         "| packages.held | x\\|y | z |  | do this |",
         "| env.sudo | sudo is not installed |  |",
         "Checks: 4 passed, 1 failed, 1 skipped.",
