@@ -197,11 +197,6 @@ def test_reason_why_no_program_can_use_a_gpu(changes: dict[str, Any], reason: st
     assert host(**changes).no_device_reason == reason
 
 
-@pytest.mark.parametrize("plan", [{}, {"components": None}, {"components": {"cuda": None}}])
-def test_component_that_is_not_planned(plan: dict[str, Any]) -> None:
-    assert host(plan=plan).component("cuda") is None
-
-
 def test_deferred_check_keeps_the_host_from_being_verified(snapshot: SnapshotAssertion) -> None:
     evidence = model.summary([SPEC.deferred("the GPUs run a job"), SPEC.compare(True, "x")])
     assert model.failure_message(evidence) == snapshot

@@ -24,35 +24,29 @@ PROBE: dict[str, Any] = {
     "simulated": [],
 }
 BEFORE: dict[str, Any] = {**PROBE, "driver": {"loaded": None}, "packages": {}, "tensorflow": None}
-PLAN: dict[str, Any] = plans.plan_json(
-    {
-        "ok": True,
-        "request": {
-            "driver": "auto",
-            "cuda": "13.2",
-            "cudnn": "auto",
-            "nccl": "auto",
-            "tensorflow": "auto",
-            "pytorch": "none",
-        },
-        "gpus": [{"pci_id": "10de:2335", "name": "NVIDIA H200", "compute_capability": "9.0", "architecture": "Hopper"}]
-        * 2,
-        "components": {
-            "driver": {
-                "version": "595.71.05",
-                "kernel_modules": "open",
-                "packages": ["nvidia-driver-cuda=595.71.05-1"],
-            },
-            "cuda": {"version": "13.2", "release": "13.2.1", "packages": ["cuda-toolkit-13-2=13.2.1-1"]},
-            "cudnn": {"version": "9.28.0.42", "packages": ["libcudnn9-cuda-13=9.28.0.42-1"]},
-            "nccl": {"version": "2.32.3", "packages": ["libnccl2=2.32.3-1+cuda13.2", "libnccl-dev=2.32.3-1+cuda13.2"]},
-            "tensorflow": {"version": "2.21.0", "python": "3.11", "cuda_libraries": "wheel"},
-            "pytorch": None,
-        },
-        "problems": [],
-        "warnings": [],
-    }
-)
+_PLAN: dict[str, Any] = {
+    "ok": True,
+    "request": {
+        "driver": "auto",
+        "cuda": "13.2",
+        "cudnn": "auto",
+        "nccl": "auto",
+        "tensorflow": "auto",
+        "pytorch": "none",
+    },
+    "gpus": [{"pci_id": "10de:2335", "name": "NVIDIA H200", "compute_capability": "9.0", "architecture": "Hopper"}] * 2,
+    "components": {
+        "driver": {"version": "595.71.05", "kernel_modules": "open", "packages": ["nvidia-driver-cuda=595.71.05-1"]},
+        "cuda": {"version": "13.2", "release": "13.2.1", "packages": ["cuda-toolkit-13-2=13.2.1-1"]},
+        "cudnn": {"version": "9.28.0.42", "packages": ["libcudnn9-cuda-13=9.28.0.42-1"]},
+        "nccl": {"version": "2.32.3", "packages": ["libnccl2=2.32.3-1+cuda13.2", "libnccl-dev=2.32.3-1+cuda13.2"]},
+        "tensorflow": {"version": "2.21.0", "python": "3.11", "cuda_libraries": "wheel"},
+        "pytorch": None,
+    },
+    "problems": [],
+    "warnings": [],
+}
+PLAN = plans.plan_json(_PLAN)
 VERIFY: dict[str, Any] = {
     "status": "pass",
     "simulated": [],
