@@ -135,7 +135,7 @@ def test_a_probe_that_cannot_be_read_is_an_error_of_the_template() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "wrong"),
     [
-        ("training_refusal", [{}], "gpu_stack_plan.distribution: missing; run playbooks/gpu_host.yml"),
+        ("training_refusal", [{}], "gpu_stack_plan.distribution: missing; gpu_stack_plan.request: missing; "),
         (
             "trainings",
             [results(plan={**PLAN, "components": 5})],
