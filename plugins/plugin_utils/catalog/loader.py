@@ -193,7 +193,7 @@ def read_catalog(folder: Path, components: Mapping[str, type[ComponentFile]] | N
     parts["components"] = {n: _read_yaml(folder / f"{n}.yml", kind, problems) for n, kind in (components or {}).items()}
     parts["products"] = _read_products(folder / "gpu_products.csv", problems)
     parts["gpu_names"] = tuple(_read_csv(folder / "gpu_names.csv", GpuName, ("name",), problems))
-    parts["vgpus"] = _read_table(folder / "vgpus.csv", Vgpu, ("device", "subsystem"), problems)
+    parts["vgpus"] = tuple(_read_csv(folder / "vgpus.csv", Vgpu, ("device", "first"), problems))
     parts["user_settings"] = _read_user_settings(folder / "user_settings.csv", problems)
     parts["xids"] = _read_xids(folder / "xids.csv", Xid, problems)
     parts["xid_nvlink"] = _read_xids(folder / "xid_nvlink.csv", XidNvlink, problems)

@@ -107,10 +107,15 @@ def _gpus(catalog: Catalog) -> Iterator[str]:
         yield f"gpu.yml.few_multiprocessors: device {unknown} is not in gpu_products.csv"
     for unknown in {chip for row in small for chip in row.chips} - {gpu.chip for gpu in catalog.products.values()}:
         yield f"gpu.yml.few_multiprocessors: chip {unknown} is not in gpu_products.csv"
-    for file, rows in (("gpu_names.csv", catalog.gpu_names), ("vgpus.csv", catalog.vgpus.values())):
-        for row in rows:
-            if row.device not in catalog.products:
-                yield f"{file}[{row.name}]: device {row.device} is not in gpu_products.csv"
+    for named in catalog.gpu_names:
+        if named.device not in catalog.products:
+            yield f"gpu_names.csv[{named.name}]: device {named.device} is not in gpu_products.csv"
+    for vgpu in catalog.vgpus:
+        where = f"vgpus.csv[{vgpu.device} {vgpu.first}]"
+        if vgpu.device not in catalog.products:
+            yield f"{where}: device {vgpu.device} is not in gpu_products.csv"
+        if not re.fullmatch("[0-9a-f]{4} [0-9a-f]{4}", f"{vgpu.first} {vgpu.last}") or vgpu.first > vgpu.last:
+            yield f"{where}: expected four lower-case hexadecimal digits each, the last one not before the first"
     legacy = [device for entry in catalog.gpu.legacy for device in entry.devices]
     yield from _duplicates("gpu.yml.legacy", legacy)
     chip_only = [entry.device for entry in catalog.gpu.chip_only]

@@ -134,15 +134,16 @@ class GpuName:
 
 @dataclasses.dataclass(frozen=True)
 class Vgpu:
-    """A part of a card that a hypervisor shows to a virtual machine as a card of its own: one row of vgpus.csv.
+    """Parts of a card that a hypervisor shows to a virtual machine as cards of their own: one row of vgpus.csv.
 
-    It has the card's PCI device id, and a subsystem id that no card has. Sources: g_nv_name_released.h of NVIDIA's open
-    kernel modules 595.45.04 (from Turing on), vgpu_unlock_hooks.c of DualCoder/vgpu_unlock (before).
+    They have the card's PCI device id, and NVIDIA's subsystem ids `first` to `last`, which no card has. All ids in a
+    row are listed. Sources: g_nv_name_released.h of NVIDIA's open kernel modules 595.45.04 (from Turing on),
+    vgpu_unlock_hooks.c of DualCoder/vgpu_unlock (before).
     """
 
     device: str
-    subsystem: str
-    name: str
+    first: str
+    last: str
     source: str
 
 
@@ -1023,8 +1024,7 @@ class LockFiles:
 class Catalog:
     """The whole catalog.
 
-    components: the files that one component alone reads, by its name; vgpus: by device and subsystem; locks: None where
-    they do not limit a plan.
+    components: the files that one component alone reads, by its name; locks: None where they do not limit a plan.
     pinned: {lock, as in `locks`: {package: version}} of the packages in `cpu`.
     """
 
@@ -1032,7 +1032,7 @@ class Catalog:
     gpu_thresholds: GpuThresholdFile
     products: dict[str, Product]
     gpu_names: tuple[GpuName, ...]
-    vgpus: dict[tuple[str, str], Vgpu]
+    vgpus: tuple[Vgpu, ...]
     driver: DriverFile
     cuda: CudaFile
     cudnn: CudnnFile

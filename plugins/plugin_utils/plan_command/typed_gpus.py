@@ -36,6 +36,8 @@ _COUNTED_OTHERWISE = (
 _SEVERAL = re.compile(r"\s*(?:[,;+&]|\band\b)\s*", re.IGNORECASE)
 _MACHINE = re.compile(r"(dgx|hgx|egx|mgx|ovx|igx)([\d-].*)?|(super|base)?pod", re.IGNORECASE)
 _PART = re.compile(r"mig|(\d+c\.)?\d+g\.\d+gb(\+me|-me)?", re.IGNORECASE)
+# A card, its number of slices (MIG), GB, and what it is for: GRID T4-16Q, A100-2-10C, M60-2B4 (vGPU user guide).
+_VGPU = re.compile(r"(grid )?(?P<card>.+?)(-\d)?-\d+([qac]|b4?)(me)?", re.IGNORECASE)
 _OF_OTHERS = {
     "AMD": re.compile(r"\b(amd|ati|radeon|instinct|firepro|mi\d{2,3}[a-z]?|rx ?\d{3,4}( ?xtx?)?)\b", re.IGNORECASE),
     "Intel": re.compile(r"\b(intel|arc|gaudi ?\d*|ponte vecchio|flex ?\d+|xeon)\b", re.IGNORECASE),
@@ -176,11 +178,12 @@ def _of_another_kind(catalog: Catalog, text: str) -> str:
         if len(others) < len(text.split()):
             rest = " ".join(others)
             return f"is {gpus}{shlex.quote(rest) if _is_known(catalog, rest) else example}"
-    wanted = _words(text).removeprefix("grid ")
-    for vgpu in catalog.vgpus.values():
-        if _words(vgpu.name).removeprefix("grid ") == wanted:
-            card = shlex.quote(catalog.products[vgpu.device].name)
-            return f"is a vGPU, whose driver only licensees get from NVIDIA; expected a whole GPU, such as --gpu {card}"
+    if vgpu := _VGPU.fullmatch(text.strip()):
+        card = vgpu["card"] if _is_known(catalog, vgpu["card"]) else "A100"
+        return (
+            "is a vGPU, whose driver only licensees get from NVIDIA; expected a whole GPU, such as --gpu "
+            f"{shlex.quote(card)}"
+        )
     return ""
 
 

@@ -51,7 +51,7 @@ def test_a_host_may_be_the_file_that_was_captured_on_it(tmp_path: Path) -> None:
     report = {key: KEPLER[key] for key in ("source", "says", "kind")} | {"ask": "preflight"}
     report["host"], report["right"] = (
         {"capture": "a10.json"},
-        {"ok": False, "problems": ["vgpu-guest"], "says": ["A10-4Q"]},
+        {"ok": False, "problems": ["vgpu-guest"], "says": ["0000:01:00.0"]},
     )
     assert tried(tmp_path, slice=report) == (0, ["1 reports, 1 right, 0 open"])
 

@@ -64,10 +64,10 @@ def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findin
     elif (
         request["scope"] == "host"
         and request["driver"] != "none"
-        and (vgpus := [gpu for gpu in host.gpus if gpu.vgpu is not None or _name_of_vgpu(catalog, gpu)])
+        and (vgpus := [gpu for gpu in host.gpus if gpu.vgpu is not None or _is_vgpu(catalog, gpu)])
     ):
         versions = ", ".join(sorted({gpu.vgpu for gpu in vgpus if gpu.vgpu})) or "unknown"
-        where = ", ".join(_listed(catalog, gpu) for gpu in vgpus if gpu.pci_address) or "all"
+        where = ", ".join(gpu.pci_address for gpu in vgpus if gpu.pci_address) or "all"
         findings.problem(
             "vgpu-guest",
             f"{len(vgpus)} GPU(s) of this host are vGPUs ({where}; the hypervisor's driver is {versions}): the drivers "
@@ -111,12 +111,8 @@ def _serves_vgpus(catalog: Catalog, host: Host) -> str:
     return next((f"package {package}" for package in found), "")
 
 
-def _name_of_vgpu(catalog: Catalog, gpu: HostGpu) -> str:
-    """Return the name of a vGPU by its subsystem, empty for a card: only root can read what else tells them apart."""
-    found = catalog.vgpus.get((gpu.pci_id.partition(":")[2], gpu.subsystem_id or ""))
-    return found.name if found else ""
-
-
-def _listed(catalog: Catalog, gpu: HostGpu) -> str:
-    name = _name_of_vgpu(catalog, gpu)
-    return f"{name} at {gpu.pci_address}" if name else gpu.pci_address
+def _is_vgpu(catalog: Catalog, gpu: HostGpu) -> bool:
+    """Return whether the subsystem is that of a vGPU: only root can read what else tells it from its card."""
+    vendor, _, subsystem = (gpu.subsystem_id or "").partition(":")
+    rows = (row for row in catalog.vgpus if f"{vendor}:{row.device}" == gpu.pci_id)
+    return any(row.first <= subsystem <= row.last for row in rows)
