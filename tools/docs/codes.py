@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver im
     foreign_drivers,
     kernels,
     prebuilt,
+    staying,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
@@ -31,7 +32,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present imp
 
 _COMPONENTS = [sys.modules[choice.candidates.__module__] for choice in as_in_tables(CHOICES)]
 _BEFORE = (plans, adoption, saved_versions, one_plan, foreign_drivers, context, missing, gpus, scope, holds)
-_MODULES = (*_BEFORE, drivers, driver_sets, prebuilt, kernels, known_bad, *_COMPONENTS, small_gpus, frameworks, locks)
+_DRIVER = (drivers, staying, driver_sets, prebuilt, kernels, known_bad)
+_MODULES = (*_BEFORE, *_DRIVER, *_COMPONENTS, small_gpus, frameworks, locks)
 PROBLEMS: dict[str, str] = {}
 WARNINGS: dict[str, str] = {}
 for _module in _MODULES:

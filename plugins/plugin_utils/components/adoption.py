@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Ke
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import of_others
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import staying
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, CHOICES, PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -57,7 +57,7 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
         name: next((version for version in each if versions.has_prefix(version, request[name])), each[0])
         for name, each in known.items()
     }
-    kept = of_others.as_it_is(ResolveContext(catalog, host, request, ()))
+    kept = staying.as_it_is(ResolveContext(catalog, host, request, ()))
     problems = _contradictions(request, known, kept)
     host = dataclasses.replace(host, staying=kept, foreign_holds=(), present=Present())
     asked = request.but(**{choice.name: "none" for choice in CHOICES if choice.name != _DRIVER})

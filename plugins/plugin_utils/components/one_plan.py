@@ -15,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common import small_gpus
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, foreign_drivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers, staying
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, NOTHING, ROWS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import architectures, known_bad
@@ -88,7 +88,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
     check_frameworks(request, CHOICES, components, findings)
     if "tensorflow" in planned:
         gpus = small_gpus.leave_out(catalog, gpus, findings)
-    if kept := driver_sets.kept(context):
+    if kept := staying.kept(context):
         known_bad.warn_of_driver(context, kept.version, findings)
     plan = _plan(host, request, gpus, components, repository.of_plan(context, components), findings)
     return dataclasses.replace(plan, kept_driver=kept)

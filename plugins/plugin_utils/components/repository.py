@@ -10,7 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.components imp
     DriverComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import staying
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 
 
@@ -21,7 +21,7 @@ def of_plan(context: ResolveContext, components: Components) -> dict[str, str] |
     the distribution's.
     """
     packaged = {part.name: getattr(part, "source", "nvidia") for part in components.packaged()}
-    kept = driver_sets.kept(context)
+    kept = staying.kept(context)
     is_distros = packaged.get(DriverComponent.name) == "distro" or (kept is not None and kept.source == "distro")
     to_block = context.host.repository_configured and is_distros
     if "nvidia" not in packaged.values() and not to_block:

@@ -17,10 +17,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
     driver_sets,
     drivers,
-    held_driver,
     kernels,
-    of_others,
     prebuilt,
+    staying,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
@@ -62,7 +61,7 @@ BRANCH_KINDS = {
 
 def _candidates(context: ResolveContext, _facts: Facts) -> Sequence[Candidate]:
     """Return the driver that stays, or those that can be installed."""
-    kept = driver_sets.kept(context)
+    kept = staying.kept(context)
     if kept is not None:
         return [_stays(context, kept.version, _why_kept(context, kept))]
     request, loaded = context.request, context.host.loaded_driver
@@ -74,9 +73,9 @@ def _candidates(context: ResolveContext, _facts: Facts) -> Sequence[Candidate]:
     if request["driver"] == "auto" and not context.host.gpus:
         why = "the host has no GPU; set gpu_stack_driver to a version to install one nevertheless"
         return [Candidate("absent", because=why)]
-    held = held_driver.held_driver(context)
+    held = staying.held(context)
     if held is not None:
-        return [_stays(context, held.version, f"driver {held.version} stays: {holds.because(held.names)}")]
+        return [_stays(context, held.version, f"driver {held.version} stays: {holds.because(held.held)}")]
     if prebuilt.unavailable(context):
         return [Candidate("absent")]
     return drivers.driver_candidates(context)
@@ -92,23 +91,23 @@ def _why_kept(context: ResolveContext, kept: KeptDriver) -> str:
 
 
 def _stays(context: ResolveContext, version: str, because: str) -> Candidate:
-    branch = next((b for b in context.catalog.driver.branches if versions.has_prefix(version, b.branch)), None)
+    branch = drivers.branch_of_version(context.catalog, version)
     state = "loaded" if version == context.host.loaded_driver else "installed"
     return Candidate("keep", drivers.facts_of(version, branch, "") | {"driver.kept": state}, because=because)
 
 
 def _check(context: ResolveContext, findings: Findings) -> None:
     """Add the problems of a driver that stays, and of what is requested of every other one."""
-    kept = driver_sets.kept(context)
+    kept = staying.kept(context)
     if kept is not None:
         if not kept.of_others:
-            driver_sets.check_kept(context, kept, findings)
+            staying.check_kept(context, kept, findings)
         return
     if not _is_needed(context):
         return
-    held = held_driver.held_driver(context)
+    held = staying.held(context)
     if held is not None:
-        held_driver.check(context, held, findings)
+        staying.check_held(context, held, findings)
         return
     driver_sets.check_display(context, findings)
     findings.problems += prebuilt.unavailable(context)
@@ -122,7 +121,7 @@ def _lacks(context: ResolveContext) -> bool:
     catalog = context.catalog
     if not _is_needed(context) or (catalog.driver.branches and catalog.driver.packages):
         return False
-    return driver_sets.kept(context) is None and held_driver.held_driver(context) is None
+    return staying.kept(context) is None and staying.held(context) is None
 
 
 # What others need of it -----------------------------------------------------------------------------------------------
@@ -308,19 +307,19 @@ CHOICE = Choice(
     published=drivers.published,
     series=1,
     preferences=preferences,
-    options=of_others.OPTIONS,
+    options=staying.OPTIONS,
     check=_check,
     explain=_explain,
     complete=_complete,
     archive=lambda context: [f"branch {driver.branch}" for driver in context.distro.distro_drivers],
     lacks=lambda context: "driver branch" if _lacks(context) else "",
-    holds=Holds(held=held_driver.held_packages),
+    holds=Holds(held=staying.held_packages),
     remedies=Remedies(repairs=(Repair("no-prebuilt-modules", prebuilt.instead),)),
     keeping=Keeping(
         leading=True,
-        stays=of_others.stays,
-        misfit=of_others.misfit,
-        explain=of_others.explained,
+        stays=staying.ways,
+        misfit=staying.misfit,
+        explain=staying.explained,
     ),
     alone=_alone,
 )

@@ -85,6 +85,11 @@ def _version(candidate: Candidate) -> str:
     return candidate.facts["driver.version"]
 
 
+def branch_of_version(catalog: Catalog, version: str) -> Branch | None:
+    """Return the branch that a version is of; None where the catalog does not have it."""
+    return next((b for b in catalog.driver.branches if versions.has_prefix(version, b.branch)), None)
+
+
 def branch_of(catalog: Catalog, name: str) -> Branch:
     """Return a branch of the catalog."""
     return next(branch for branch in catalog.driver.branches if branch.branch == name)
@@ -422,6 +427,12 @@ def branch_supports(branch: Branch, gpu: Gpu) -> bool:
     if gpu.last_driver_branch and int(branch.branch) > int(gpu.last_driver_branch):
         return False
     return gpu.architecture in branch.architectures and gpu.compute_capability not in branch.without
+
+
+def gpu_problems(context: ResolveContext, version: str, flavour: str) -> list[Problem]:
+    """Return a problem for each GPU that an installed driver does not drive; none where its branch is not known."""
+    branch = branch_of_version(context.catalog, version)
+    return gpu_driver_problems(context, branch, version, flavour) if branch else []
 
 
 def gpu_driver_problems(context: ResolveContext, branch: Branch, version: str, flavour: str) -> list[Problem]:

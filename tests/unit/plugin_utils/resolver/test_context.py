@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cuda, libraries, tensorflow

@@ -10,6 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver im
     foreign_drivers,
     kernels,
     prebuilt,
+    staying,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import saved_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
@@ -71,6 +72,7 @@ def test_every_code_is_produced():
     elsewhere = {"invalid-request", *locks.PROBLEMS, *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
     elsewhere |= {
         *adoption.PROBLEMS,
+        *staying.PROBLEMS,
         *saved_versions.PROBLEMS,
         *fabric.PROBLEMS,
         *kernels.PROBLEMS,

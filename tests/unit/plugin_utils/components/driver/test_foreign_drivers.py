@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.foreign_drivers import (
     check_foreign_drivers,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe, resolve
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from syrupy.assertion import SnapshotAssertion
