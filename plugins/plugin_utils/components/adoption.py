@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem, Reason
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
@@ -58,42 +58,42 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
         for name, each in known.items()
     }
     kept = staying.as_it_is(ResolveContext(catalog, host, request, ()))
-    problems = _contradictions(request, known, kept)
+    findings = Findings(_contradictions(request, known, kept))
     host = dataclasses.replace(host, staying=kept, foreign_holds=(), present=Present())
-    asked = request.but(**{choice.name: "none" for choice in CHOICES if choice.name != _DRIVER})
-    asked = asked.but(driver="auto") if kept else asked
-    made, adopted, warnings = once(asked, host), dict[str, Any](), list[PlanWarning]()
-    for choice in CHOICES if not problems and made.ok else ():
+    driver = "auto" if kept else request[_DRIVER]
+    asked = request.but(**{**{choice.name: "none" for choice in CHOICES}, _DRIVER: driver})
+    made, adopted = once(asked, host), dict[str, Any]()
+    for choice in CHOICES if made.ok and not findings.problems else ():
         name = choice.name
         if name == _DRIVER or request[name] == "none":
             continue
         if kept and (unfit := BY_NAME[name].unadoptable(there.get(name), kept, host, catalog)):
             if is_recorded:
-                problems.append(unfit)
+                findings.problems.append(unfit)
             else:
-                warnings.append(PlanWarning(unfit.code, unfit.message))
+                findings.warn(unfit.code, unfit.message)
             continue
         if name not in there:
             continue
         if beside := [other for other in choice.after if other in _NEEDED and other not in adopted]:
             labels = " and ".join(BY_NAME[other].label for other in beside)
             text = f"{choice.label} {there[name]} is not adopted, since {labels} is not; it stays as it is"
-            warnings.append(PlanWarning("not-adopted", f"{text}, and is not checked"))
+            findings.warn("not-adopted", f"{text}, and is not checked")
             continue
-        trial, component = _with(catalog, asked.but(**{name: there[name]}), probe, host, name, once)
-        if component is None and trial.ok:
-            what = f"{choice.label} {there[name]} is not adopted: not all packages of one build of it are installed"
-            warnings.append(PlanWarning("not-adopted", f"{what}; it stays as it is, and is not checked"))
-            continue
+        wanted = asked.but(**{part: there[part] for part in (*adopted, name)})
+        trial, component = _with(wanted, probe, host, name, once)
         if not trial.ok:
             remedy = f"set {PREFIX}{name}=none, to leave it out; or run playbooks/gpu_host.yml without gpu_stack_adopt"
-            problems += [dataclasses.replace(problem, remedy=remedy) for problem in trial.problems]
+            findings.problems += [dataclasses.replace(problem, remedy=remedy) for problem in trial.problems]
             break
-        made, asked = trial, asked.but(**{name: there[name]})
-        adopted[name] = component
+        if component is None:
+            what = f"{choice.label} {there[name]} is not adopted: not all packages of one build of it are installed"
+            findings.warn("not-adopted", f"{what}; it stays as it is, and is not checked")
+        else:
+            made, adopted[name] = trial, component
     if request["scope"] == "host":
-        problems += made.problems
-    if problems:
+        findings.problems += made.problems
+    if findings.problems:
         adopted = {}
     shown = [choice.name for choice in CHOICES if BY_NAME[choice.name].is_common or choice.name in there]
     return dataclasses.replace(
@@ -102,8 +102,8 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
         components=made.components.but(**{**dict.fromkeys(made.components), **adopted}),
         repository=None,
         reasons=tuple(_reason(request, name, there, adopted, kept) for name in shown),
-        problems=tuple(dict.fromkeys(problems)),
-        warnings=tuple(w for w in (*made.warnings, *warnings) if w.code != "repository-not-read"),
+        problems=tuple(dict.fromkeys(findings.problems)),
+        warnings=tuple(w for w in (*made.warnings, *findings.warnings) if w.code != "repository-not-read"),
         remedies=(),
     )
 
@@ -138,7 +138,7 @@ def _without_driver(known: Mapping[str, Sequence[str]]) -> Problem:
     return Problem(CODE, f"{text}, and gpu_stack_adopt expects one beside {there}", f"{alone}; or {other} a driver")
 
 
-def _with(catalog: Catalog, request: Request, probe: Probe, host: Host, name: str, once: Attempt) -> tuple[Plan, Any]:
+def _with(request: Request, probe: Probe, host: Host, name: str, once: Attempt) -> tuple[Plan, Any]:
     """Return the plan with a component that is installed, and the component; None where it is not whole.
 
     What is there is what can be had; where that does not suffice, all that the catalog has, of which some may be there.
