@@ -49,7 +49,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     span,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import KeptTrial
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Kept
 
 PROBLEMS = {
     "gpu-dropped-by-cuda": "CUDA does not compile for a GPU of the host, or PyTorch has no code for it",
@@ -409,15 +409,15 @@ def _alone(context: ResolveContext, gpu: Gpu) -> str:
     return span("CUDA", supporting_toolkits(context, gpu))
 
 
-def _misfit(trial: KeptTrial) -> str | None:
+def _misfit(_catalog: Catalog, kept: Kept, plan: Plan) -> str | None:
     """Return why a requested toolkit would run without PTX beside what is kept, if it need not.
 
     It is to be used: the programs of one that is newer than its driver run without PTX.
     """
-    asked = trial.asked[0]["cuda"]
-    if asked in ("auto", "none") or {"driver", "cuda"} <= trial.parts.keys():
+    asked = kept.asked[0]["cuda"]
+    if asked in ("auto", "none") or {"driver", "cuda"} <= kept.names.keys():
         return None
-    return None if trial.newest and _without_ptx(trial.newest) else _without_ptx(trial.plan)
+    return None if kept.newest and _without_ptx(kept.newest) else _without_ptx(plan)
 
 
 def _without_ptx(plan: Plan) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import TensorflowComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import TENSORFLOW
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Remedy
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import loaded_libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
@@ -43,7 +43,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     span,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import (
-    KeptTrial,
+    Kept,
     Part,
     Repair,
     Trial,
@@ -421,12 +421,12 @@ def _stays(context: ResolveContext, verified: Sequence[Part]) -> Sequence[Part]:
     return [] if fallback.is_in_place(context.request, context.host.present) else verified
 
 
-def _misfit(trial: KeptTrial) -> str | None:
+def _misfit(_catalog: Catalog, kept: Kept, plan: Plan) -> str | None:
     """Return why a TensorFlow does not stay for other GPUs than those on which it has run."""
-    host = trial.asked[1]
-    if "tensorflow" not in trial.parts or not {gpu.pci_id for gpu in host.gpus} - set(host.present.verified.gpus):
+    host = kept.host
+    if "tensorflow" not in kept.names or not {gpu.pci_id for gpu in host.gpus} - set(host.present.verified.gpus):
         return None
-    return next((w.message for w in trial.plan.warnings if w.code == "no-published-run-asked"), None)
+    return next((w.message for w in plan.warnings if w.code == "no-published-run-asked"), None)
 
 
 CHOICE = Choice(

@@ -25,7 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import (
-    KeptTrial,
+    Kept,
     Part,
     Repair,
 )
@@ -203,8 +203,8 @@ class Keeping:
     leading: bool = False
     stays: Callable[[ResolveContext, Sequence[Part]], Sequence[Part]] | None = None
     stays_out: Callable[[Present], bool] = lambda _present: False
-    misfit: Callable[[KeptTrial], str | None] | None = None
-    explain: Callable[[KeptTrial], Plan] | None = None
+    misfit: Callable[[Catalog, Kept, Plan], str | None] | None = None
+    explain: Callable[[Catalog, Kept, Plan], Plan] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

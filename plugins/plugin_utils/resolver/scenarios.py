@@ -65,19 +65,31 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
-class KeptTrial:
-    """A plan that keeps some parts; parts: these, by component; host: with them.
+class Kept:
+    """The request and the host to resolve in order to keep the parts.
 
-    asked: the user's request and host; newest: the plan that keeps nothing.
+    asked: the user's request and host. newest: the plan that keeps nothing; newer: the versions that `latest` would
+    give, where they are others than those that stay. there: names of packages of what may stay; given_up: why a part is
+    not kept, by its first component.
     """
 
-    catalog: Catalog
-    plan: Plan
-    parts: Mapping[str, Part]
     request: Request
     host: Host
     asked: tuple[Request, Host]
-    newest: Plan | None
+    parts: tuple[Part, ...] = ()
+    newest: Plan | None = None
+    newer: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    there: frozenset[str] = frozenset()
+    given_up: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def names(self) -> dict[str, Part]:
+        """The components that stay."""
+        return {name: part for part in self.parts for name in part.names}
+
+    def freed(self, part: Part) -> dict[str, str]:
+        """Return what was requested in place of what keeps a part."""
+        return {name: self.asked[0].newest()[name] for name in part.asks}
 
 
 def settings(changes: Mapping[str, str]) -> str:

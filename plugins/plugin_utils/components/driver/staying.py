@@ -35,7 +35,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import KeptTrial, Part
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Kept, Part
 
 PROBLEMS = {
     "prebuilt-driver-set": "a driver with Ubuntu's prebuilt kernel modules is installed, and another one is requested",
@@ -201,15 +201,15 @@ def ways(context: ResolveContext, verified: Sequence[Part]) -> list[Part]:
     return [*verified, *managed, Part(("driver",), driver.version, {}, stays=driver, of_others=True)]
 
 
-def misfit(trial: KeptTrial) -> str | None:
+def misfit(catalog: Catalog, keeping: Kept, plan: Plan) -> str | None:
     """Return why a driver of others does not fit: a GPU that it does not drive, the known-bad list, other packages."""
-    catalog, plan, part = trial.catalog, trial.plan, trial.parts.get("driver")
+    part = keeping.names.get("driver")
     if part is None:
         return None
     if part.stays is None:
-        is_whole = not part.of_others or _is_installed(DriverComponent.of(plan.components), trial.host)
+        is_whole = not part.of_others or _is_installed(DriverComponent.of(plan.components), keeping.host)
         return None if is_whole else "its packages are others than the plan's"
-    driver, context = part.stays, ResolveContext(catalog, trial.host, trial.request, plan.gpus)
+    driver, context = part.stays, ResolveContext(catalog, keeping.host, keeping.request, plan.gpus)
     problems = [] if driver.prebuilt else known_bad.driver_problems(context, driver.version, driver.source)
     problems += drivers.gpu_problems(context, driver.version, driver.kernel_modules)
     if driver.kernel_modules not in drivers.accepted_modules(plan.gpus):
@@ -224,10 +224,10 @@ def _is_installed(component: DriverComponent | None, host: Host) -> bool:
     return all(p.name in present and p.version in (None, present[p.name]) for p in planned)
 
 
-def explained(trial: KeptTrial) -> Plan:
+def explained(catalog: Catalog, keeping: Kept, plan: Plan) -> Plan:
     """Return a plan with the version and the warnings of an installed driver that stays, managed or not."""
-    (request, host), plan = trial.asked, trial.plan
-    component, context = DriverComponent.of(plan.components), ResolveContext(trial.catalog, host, request, plan.gpus)
+    request, host = keeping.asked
+    component, context = DriverComponent.of(plan.components), ResolveContext(catalog, host, request, plan.gpus)
     installed = driver_sets.packaged(context)
     if installed is None or not (component is None or _is_archives(component, installed.version)):
         return plan

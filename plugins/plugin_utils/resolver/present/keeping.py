@@ -8,7 +8,7 @@ those that may be left out last, so that a version which is requested changes wh
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Reason
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
@@ -19,37 +19,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choice, Choices, by_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt, KeptTrial, Part
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt, Kept, Part
 
 FREE = ("auto", "fallback")  # what is there may stay
-
-
-@dataclasses.dataclass(frozen=True)
-class Kept:
-    """The request and the host to resolve in order to keep the parts.
-
-    asked: the user's request and host. newest: the plan that keeps nothing; newer: the versions that `latest` would
-    give, where they are others than those that stay. there: names of packages of what may stay; given_up: why a part is
-    not kept, by its first component.
-    """
-
-    request: Request
-    host: Host
-    asked: tuple[Request, Host]
-    parts: tuple[Part, ...] = ()
-    newest: Plan | None = None
-    newer: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    there: frozenset[str] = frozenset()
-    given_up: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def names(self) -> dict[str, Part]:
-        """The components that stay."""
-        return {name: part for part in self.parts for name in part.names}
-
-    def freed(self, part: Part) -> dict[str, str]:
-        """Return what was requested in place of what keeps a part."""
-        return {name: self.asked[0].newest()[name] for name in part.asks}
 
 
 def keep(choices: Choices, catalog: Catalog, request: Request, host: Host, attempt: Attempt) -> Kept:
@@ -109,14 +81,10 @@ def explained(choices: Choices, kept: Kept, plan: Plan, catalog: Catalog) -> Pla
     plan = dataclasses.replace(plan, request=request, reasons=reasons)
     for choice in choices:
         if plan.ok and choice.keeping.explain and choice.name in kept.names:
-            plan = choice.keeping.explain(_trial(catalog, kept, plan))
+            plan = choice.keeping.explain(catalog, kept, plan)
     for name in request.latest:  # where the version in its place contradicts a hold
         plan = _renamed(plan, f"gpu_stack_{name}={kept.request[name]}", f"gpu_stack_{name}={LATEST}")
     return plan
-
-
-def _trial(catalog: Catalog, kept: Kept, plan: Plan) -> KeptTrial:
-    return KeptTrial(catalog, plan, kept.names, kept.request, kept.host, kept.asked, kept.newest)
 
 
 def _renamed(plan: Plan, old: str, new: str) -> Plan:
@@ -256,5 +224,5 @@ def _misfit(choices: Choices, catalog: Catalog, kept: Kept, attempt: Attempt) ->
     plan = attempt(kept.request, kept.host)
     if not plan.ok:
         return plan.problems[0].message
-    trial = _trial(catalog, kept, plan)
-    return next((why for choice in choices if choice.keeping.misfit and (why := choice.keeping.misfit(trial))), None)
+    misfits = (choice.keeping.misfit for choice in choices if choice.keeping.misfit)
+    return next((why for misfit in misfits if (why := misfit(catalog, kept, plan))), None)
