@@ -47,7 +47,6 @@ ADDITIONAL_DRIVERS = {
 }
 DKMS = {name: version for name, version in ADDITIONAL_DRIVERS.items() if not name.startswith("linux-")}
 DKMS["nvidia-dkms-580"] = _580
-LOADED = {"loaded": {"version": "580.126.09", "kernel_modules": "proprietary"}, "nouveau_loaded": False}
 
 
 def installed(packages: dict[str, str]) -> dict[str, Any]:
@@ -73,11 +72,6 @@ def probe(
 
 def made(found: Probe, **request: str) -> Plan:
     return plan_for_probe(found, request)
-
-
-def once(found: Probe, **request: str) -> Plan:
-    """Return a plan with the remedies that the rules give instead of those that were tried."""
-    return plan_once(load_catalog(), user_request.from_mapping(request), host_from_probe(found))
 
 
 def names(plan: Plan) -> list[str]:
@@ -183,87 +177,13 @@ def test_the_reason_for_a_profile(
 
 
 def test_what_a_display_loses_with_the_profile_compute(snapshot: SnapshotAssertion) -> None:
-    (problem,) = once(probe(GDM, DKMS), driver_profile="compute").problems
+    """Without the remedies that are tried."""
+    asked = user_request.asking(driver_profile="compute")
+    (problem,) = plan_once(load_catalog(), asked, host_from_probe(probe(GDM, DKMS))).problems
     assert [problem.message, problem.remedy] == snapshot
 
 
 # Ubuntu's prebuilt modules ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("display", [GDM, None], ids=["desktop", "server"])
-@pytest.mark.parametrize("request_", [{}, {"driver": "580"}, {"driver": "580.126.09"}, {"driver_source": "distro"}])
-def test_the_driver_of_additional_drivers_stays(display: dict[str, Any] | None, request_: dict[str, str]) -> None:
-    found = probe(display, ADDITIONAL_DRIVERS, driver=LOADED)
-    plan = made(found, **request_)
-    assert plan.ok, plan.problems
-    assert plan.components["driver"] is None
-    assert plan.kept_driver is not None
-    assert (plan.kept_driver.package, plan.kept_driver.version) == ("nvidia-driver-580", "580.126.09")
-    assert because(plan).startswith("nvidia-driver-580 580.126.09 stays: its prebuilt kernel modules")
-    diff = plan_diff.plan_diff(plan, found)
-    change = diff.of("driver")
-    assert (change.action, change.note) == ("keep", "nvidia-driver-580 with prebuilt kernel modules")
-    assert diff.of("driver").packages == ()
-    # The rest is planned for it: 580 was made for CUDA 13.0, and runs every CUDA 13.
-    assert plan.components["cuda"] is not None
-    assert plan.components["cuda"].version.startswith("13.")
-    assert plan.to_json()["kept_driver"]["branch"] == "580"
-
-
-@pytest.mark.parametrize(
-    ("request_", "named"),
-    [
-        ({"driver": "595"}, "gpu_stack_driver=595"),
-        ({"driver": "580.178.04"}, "gpu_stack_driver=580.178.04"),
-        ({"driver_source": "nvidia"}, "gpu_stack_driver_source=nvidia"),
-        ({"driver_kernel_modules": "open"}, "gpu_stack_driver_kernel_modules=open"),
-        ({"driver_profile": "compute"}, "gpu_stack_driver_profile=compute"),
-    ],
-)
-def test_a_change_of_it_is_refused_with_a_remedy_that_was_tried(request_: dict[str, str], named: str) -> None:
-    found = probe(GDM, ADDITIONAL_DRIVERS, driver=LOADED)
-    plan = made(found, **request_)
-    (problem,) = plan.problems
-    assert problem.code == "prebuilt-driver-set"
-    assert named in problem.message
-    assert "Additional Drivers" in problem.message
-    assert plan.remedies
-    for remedy in plan.remedies:
-        again = made(found, **{**request_, **dict(remedy.request)})
-        assert again.ok
-        assert again.components["driver"] is None
-
-
-@pytest.mark.parametrize(
-    ("request_", "names"),
-    [
-        ({"driver": "595", "driver_source": "nvidia"}, "gpu_stack_driver=595 and gpu_stack_driver_source=nvidia"),
-        ({"driver": "580", "driver_kernel_modules": "open"}, "gpu_stack_driver_kernel_modules=open"),
-        ({"driver_profile": "compute", "driver_source": "distro"}, "gpu_stack_driver_profile=compute"),
-    ],
-    ids=["branch and source", "modules", "profile"],
-)
-def test_the_refusal_names_what_would_change_the_set(
-    request_: dict[str, str], names: str, snapshot: SnapshotAssertion
-) -> None:
-    (problem,) = once(probe(GDM, ADDITIONAL_DRIVERS, driver=LOADED), **request_).problems
-    assert f"but {names} would" in problem.message
-    assert f"remove {names}," in problem.remedy
-    assert [problem.message, problem.remedy] == snapshot
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        {"driver_kernel_modules": "proprietary"},
-        {"driver_profile": "full"},
-        {"driver_source": "distro", "driver": "580"},
-    ],
-)
-def test_a_request_for_what_is_installed_changes_nothing(request_: dict[str, str]) -> None:
-    plan = made(probe(GDM, ADDITIONAL_DRIVERS, driver=LOADED), **request_)
-    assert plan.ok, plan.problems
-    assert plan.components["driver"] is None
 
 
 @pytest.mark.parametrize(
@@ -272,8 +192,11 @@ def test_a_request_for_what_is_installed_changes_nothing(request_: dict[str, str
 def test_the_set_that_stays_has_its_branch_and_flavour(series: str, flavour: str) -> None:
     base = series.removesuffix("-open")
     packages = {f"nvidia-driver-{series}": _580, f"linux-modules-nvidia-{series}-generic": "6.8.0-90.91"}
-    kept = made(probe(GDM, {**packages, f"libnvidia-gl-{base}": _580})).kept_driver
+    found = probe(GDM, {**packages, f"libnvidia-gl-{base}": _580})
+    plan = made(found)
+    kept = plan.kept_driver
     assert kept is not None
+    assert plan_diff.plan_diff(plan, found).of("driver").note == f"{kept.package} with prebuilt kernel modules"
     assert (kept.package, kept.version) == (f"nvidia-driver-{series}", "580.126.09")
     assert (kept.branch, kept.kernel_modules) == ("580", flavour)
 
@@ -292,18 +215,6 @@ def test_an_older_driver_that_stays_limits_cuda() -> None:
     refused = made(found, cuda="13.2")
     assert [p.code for p in refused.problems] == ["driver-too-old-for-cuda"]
     assert "the installed driver is 535.274.02" in refused.problems[0].message
-
-
-def test_modules_that_dkms_builds_are_no_prebuilt_set() -> None:
-    for packages in (DKMS, {**ADDITIONAL_DRIVERS, "nvidia-dkms-580": _580}):
-        plan = made(probe(GDM, packages))
-        assert plan.kept_driver is None
-        assert plan.components["driver"] is not None
-        assert plan.components["driver"].profile == "full"
-    # Modules for another driver than the installed one, which Ubuntu leaves behind, are none either.
-    others = {"nvidia-driver-580": _580, "linux-modules-nvidia-535-generic": "6.8.0-90.91"}
-    assert made(probe(GDM, others)).kept_driver is None
-    assert made(probe(GDM, ADDITIONAL_DRIVERS), driver="none").kept_driver is None
 
 
 # What is removed --------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""Packages on hold, from dpkg's status file in a root directory to the plan and the preflight of its host."""
+"""Packages on hold, from dpkg's status file in a root directory to the plan and the preflight of its host.
+
+The driver's are in components/driver/test_staying.py.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.resolver.present.present_cases import Root
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers
 
-# As the init script of GoogleCloudDataproc/initialization-actions#1220 holds them: dpkg's `hi nvidia-*-570-server-*`.
-UBUNTU_570 = dict.fromkeys(
-    (
-        *("nvidia-utils-570-server", "nvidia-dkms-570-server-open", "nvidia-kernel-common-570-server"),
-        *("nvidia-headless-570-server-open", "libnvidia-compute-570-server"),
-    ),
-    "570.133.20-0ubuntu0.24.04.1",
-)
 DEBIAN_580 = dict.fromkeys(("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "nvidia-smi"), "580.126.16-1")
 CUDNN_12 = dict.fromkeys(("libcudnn9-cuda-12", "libcudnn9-headers-cuda-12", "libcudnn9-dev-cuda-12"), "9.10.2.21-1")
 NCCL_12 = dict.fromkeys(("libnccl2", "libnccl-dev"), "2.27.7-1+cuda12.9")
@@ -30,103 +23,6 @@ CUDA_130 = {"cuda-toolkit-13-0": "13.0.2-1", "cuda-nvcc-13-0": "13.0.88-1"}
 
 def codes(problems: list[Any]) -> list[str]:
     return [problem.code for problem in problems]
-
-
-# The driver -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("held", [UBUNTU_570, ["nvidia-utils-570-server"], ["nvidia-headless-570-server-open"]])
-def test_a_driver_on_hold_stays_and_the_rest_is_planned_around_it(tmp_path: Path, held: Any) -> None:
-    root = Root(tmp_path, "ubuntu-24.04")
-    root.add(UBUNTU_570, held)
-    plan = root.plan()
-    assert (plan.ok, plan.components["driver"]) == (True, None)
-    assert plan.components["cuda"]
-    assert plan.components["cuda"].version == "12.8"  # the newest for which 570 was made
-    (reason,) = [reason.because for reason in plan.reasons if reason.component == "driver"]
-    assert reason.startswith("driver 570.133.20 stays: ")
-    assert all(name in reason for name in held)
-    diff = plan_diff.plan_diff(plan, root.probe())
-    assert (diff.of("driver").action, diff.of("driver").packages) == (KEEP, ())
-    assert not any(diff.to_json()["may_remove"].values())
-    assert root.problems() == []
-
-
-@pytest.mark.parametrize("name", ["libnvidia-nscq-570", "nvidia-imex-570", "nvidia-fabricmanager-570"])
-def test_what_has_the_version_of_the_driver_keeps_it(tmp_path: Path, name: str) -> None:
-    """They refuse to work with the module of another version."""
-    root = Root(tmp_path, "ubuntu-24.04")
-    root.add({**UBUNTU_570, name: "570.133.20-1"}, [name])
-    assert root.plan().components["driver"] is None
-    assert codes(root.problems(driver="595")) == ["package-held"]
-
-
-def test_without_the_hold_the_driver_is_replaced(tmp_path: Path) -> None:
-    root = Root(tmp_path, "ubuntu-24.04")
-    root.add(UBUNTU_570)
-    plan = root.plan()
-    assert plan.components["driver"]
-    assert plan.components["driver"].branch != "570"
-
-
-@pytest.mark.parametrize(
-    ("request_", "contradicts"),
-    [
-        ({"driver": "580"}, False),
-        ({"driver": "580.126.16", "driver_source": "nvidia", "driver_kernel_modules": "open"}, False),
-        ({"driver": "none"}, False),
-        ({"driver": "595"}, True),
-        ({"driver": "580.95"}, True),
-        ({"driver_source": "distro"}, True),
-        ({"driver_kernel_modules": "proprietary"}, True),
-        ({"driver_module_source": "prebuilt"}, True),
-        ({"driver_profile": "full"}, True),
-    ],
-)
-def test_a_request_that_contradicts_a_held_driver_is_a_problem(
-    tmp_path: Path, request_: dict[str, str], contradicts: bool, snapshot: SnapshotAssertion
-) -> None:
-    root = Root(tmp_path)
-    root.add(DEBIAN_580, ["nvidia-driver-cuda"])
-    found = root.problems(debian_offers(), **request_)
-    assert codes(found) == ["package-held"] * contradicts
-    if contradicts:
-        assert "sudo apt-mark unhold nvidia-driver-cuda" in found[0].remedy
-        assert [found[0].message, found[0].remedy] == snapshot
-
-
-def test_a_held_driver_that_is_not_offered_any_more_stays(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    root.add(DEBIAN_580, DEBIAN_580)
-    assert root.problems(debian_offers(drivers=("595.71.05",))) == []
-
-
-@pytest.mark.parametrize(
-    ("packages", "request_"),
-    [
-        # 535 is too old for CUDA 13, which is requested; 390 does not support the GPU.
-        ({"nvidia-utils-535-server": "535.230.02-0ubuntu0.24.04.3"}, {"cuda": "13.0"}),
-        ({"nvidia-utils-390": "390.157-0ubuntu8"}, {}),
-    ],
-    ids=["a toolkit", "the GPU"],
-)
-def test_a_held_driver_beside_which_nothing_fits_is_a_problem(
-    tmp_path: Path, packages: dict[str, str], request_: dict[str, str], snapshot: SnapshotAssertion
-) -> None:
-    root = Root(tmp_path, "ubuntu-24.04")
-    root.add(packages, packages)
-    (found,) = root.problems(**request_)
-    assert found.code == "package-held"
-    assert [found.message, found.remedy] == snapshot
-
-
-def test_a_hold_on_what_shares_no_version_with_the_driver_is_no_hold_of_it(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    root.add(DEBIAN_580)
-    root.add({"nvidia-container-toolkit": "1.17.8-1", "nvidia-settings": "510.47.03-1"}, ["nvidia-container-toolkit"])
-    plan = root.plan(debian_offers())
-    assert plan.components["driver"]
-    assert plan.components["driver"].branch == "595"
 
 
 # Whose hold -------------------------------------------------------------------------------------------------------

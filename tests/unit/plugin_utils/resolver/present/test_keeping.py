@@ -24,7 +24,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present imp
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.resolver.present.present_cases import Root
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, picked
 
@@ -328,47 +327,10 @@ def test_a_working_driver_of_others_stays_and_the_rest_is_planned_around_it(
     assert not any(diff.to_json()["may_remove"].values())
 
 
-@pytest.mark.parametrize("asked", [{"driver": "570"}, {"driver_module_source": "dkms"}], ids=str)
-def test_a_request_that_a_driver_of_others_answers_changes_nothing(others: Root, asked: dict[str, str]) -> None:
-    assert others.plan(**asked).components["driver"] is None
-
-
 def test_a_pytorch_that_is_asked_for_later_follows_no_toolkit_that_nobody_requested(others: Root) -> None:
     first = versions(others.plan(pytorch="auto"))
     others.verify(others.plan())
     assert versions(others.plan(pytorch="auto")) == first
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda root: setattr(root, "smi", ""),
-        lambda root: root.journal(nvidia_utils_570_server=None),
-    ],
-    ids=["nvidia-smi lists no GPU", "gpuhost installed it"],
-)
-def test_a_driver_that_does_not_work_or_is_ours_is_replaced(others: Root, change: Any) -> None:
-    change(others)
-    plan = others.plan()
-    assert plan.components["driver"]
-    assert plan.components["driver"].branch != "570"
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"driver": "latest"},
-        {"driver": "595"},
-        {"driver_source": "nvidia"},
-        {"driver_profile": "compute"},
-        {"cuda": "13"},
-    ],
-    ids=str,
-)
-def test_a_working_driver_of_others_is_replaced_where_the_request_says_so(others: Root, asked: dict[str, str]) -> None:
-    plan = others.plan(**asked)
-    assert plan.components["driver"]
-    assert plan.components["driver"].branch != "570"
 
 
 def test_a_driver_of_others_stays_after_a_change_that_was_rolled_back(others: Root) -> None:
@@ -376,39 +338,6 @@ def test_a_driver_of_others_stays_after_a_change_that_was_rolled_back(others: Ro
     others.verify(kept)
     others.journal(nvidia_utils_570_server={"version": "570.211.01-0ubuntu0.24.04.1", "held": False, "auto": False})
     assert others.plan().kept_driver == kept.kept_driver
-
-
-def test_a_driver_of_others_that_waits_for_a_reboot_stays(others: Root) -> None:
-    others.load("570.124.06")
-    others.smi = ""  # the libraries are of another version
-    plan = others.plan()
-    assert plan.components["driver"] is None
-    assert "570.211.01 stays" in because(plan, "driver")
-
-
-@pytest.mark.parametrize(
-    ("distribution", "version"),
-    [("debian-12", "535.216.01-1~deb12u1"), ("ubuntu-24.04", "535.288.01-0ubuntu0.24.04.1")],
-)
-def test_a_driver_of_others_stays_although_a_newer_toolkit_needs_another_one(
-    tmp_path: Path, distribution: str, version: str
-) -> None:
-    root = Root(tmp_path, distribution)
-    root.add(dict.fromkeys(("nvidia-utils-535-server", "nvidia-dkms-535-server"), version))
-    root.load(version.partition("-")[0], "Kernel Module")
-    plan = root.plan()
-    assert (plan.ok, plan.components["driver"], bool(plan.components["cuda"])) == (True, None, True)
-
-
-def test_a_driver_of_others_with_modules_that_do_not_drive_a_gpu_is_replaced(tmp_path: Path) -> None:
-    root = Root(tmp_path, "ubuntu-24.04")
-    root.add(dict.fromkeys(("nvidia-utils-580-server", "nvidia-dkms-580-server"), "580.126.09-0ubuntu0.24.04.1"))
-    root.load("580.126.09", "Kernel Module")
-    assert root.plan().components["driver"] is None
-    root.gpu("2901", "0000:06:00.0")  # a B200 needs the open ones
-    plan = root.plan()
-    assert plan.components["driver"]
-    assert plan.components["driver"].kernel_modules == "open"
 
 
 def test_nvidias_driver_is_blocked_beside_one_of_the_archive_without_a_toolkit(others: Root) -> None:
@@ -463,19 +392,6 @@ def test_a_driver_of_others_with_known_vulnerabilities_stays_with_a_warning(tmp_
     assert "security-floor" in [warning.code for warning in plan.warnings]
 
 
-def test_the_reason_says_why_a_working_driver_of_others_is_replaced(others: Root) -> None:
-    reason = because(others.plan(cuda="13.2"), "driver")
-    assert "the NVIDIA driver 570.211.01 that others installed is not kept: " in reason
-
-
-def test_a_driver_of_others_that_does_not_support_a_new_gpu_is_replaced(others: Root) -> None:
-    others.gpu("3182", "0000:06:00.0")  # a B300: branch 580 is the first
-    plan = others.plan()
-    assert plan.components["driver"]
-    assert plan.components["driver"].branch != "570"
-    assert "does not support" in because(plan, "driver")
-
-
 def test_a_driver_of_others_with_the_plan_s_packages_is_managed_in_its_version(tmp_path: Path) -> None:
     root = Root(tmp_path)
     plan = root.plan(OLD, cuda="none")
@@ -486,17 +402,6 @@ def test_a_driver_of_others_with_the_plan_s_packages_is_managed_in_its_version(t
     assert versions(kept)["driver"] == "580.126.16"
     changed = [p for p in plan_diff.plan_diff(kept, root.probe(NEW)).of("driver").packages if p.action != "keep"]
     assert [package.name for package in changed] == ["nvidia-driver-pinning-580"]
-    assert versions(root.plan(NEW, cuda="none", driver="latest"))["driver"] == "595.71.05"
-
-
-def test_latest_contradicts_a_hold(tmp_path: Path) -> None:
-    root = Root(tmp_path, "ubuntu-24.04")
-    root.add(UBUNTU, held=UBUNTU)
-    root.load("570.211.01")
-    (problem,) = root.plan(driver="latest").problems
-    assert problem.code == "package-held"
-    assert "gpu_stack_driver=latest would change driver 570.211.01" in problem.message
-    assert root.plan().components["driver"] is None
 
 
 def test_the_latest_library_contradicts_a_hold(tmp_path: Path) -> None:
@@ -505,20 +410,6 @@ def test_the_latest_library_contradicts_a_hold(tmp_path: Path) -> None:
     root.add(there, held=there)
     assert versions(root.plan(NEW))["nccl"] == "2.28.9"
     assert [problem.code for problem in root.plan(NEW, nccl="latest").problems] == ["package-held"]
-
-
-@pytest.mark.parametrize(
-    ("modules", "stays"),
-    [("nvidia-dkms-550-server-open", False), ("linux-modules-nvidia-550-server-open-6.17.0-1022-azure", True)],
-)
-def test_a_kernel_for_which_dkms_builds_no_module_matters_to_dkms_alone(
-    tmp_path: Path, modules: str, stays: bool
-) -> None:
-    root = Root(tmp_path, "ubuntu-24.04")
-    put(tmp_path, "/proc/sys/kernel/osrelease", "6.17.0-1022-azure\n")
-    root.add(dict.fromkeys(("nvidia-utils-550-server", modules), "550.163.01-0ubuntu0.24.04.1"))
-    root.load("550.163.01")
-    assert (root.plan().components["driver"] is None) == stays
 
 
 def test_nothing_is_tried_on_a_host_on_which_nothing_is(tmp_path: Path) -> None:
