@@ -57,7 +57,7 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
         name: next((version for version in each if versions.has_prefix(version, request[name])), each[0])
         for name, each in known.items()
     }
-    kept = staying.as_it_is(ResolveContext(catalog, host, request, ()))
+    kept = staying.installed(ResolveContext(catalog, host, request, ()))
     findings = Findings(_contradictions(request, known, kept))
     host = dataclasses.replace(host, staying=kept, foreign_holds=(), present=Present())
     driver = "auto" if kept else request[_DRIVER]

@@ -73,9 +73,9 @@ def _candidates(context: ResolveContext, _facts: Facts) -> Sequence[Candidate]:
     if request["driver"] == "auto" and not context.host.gpus:
         why = "the host has no GPU; set gpu_stack_driver to a version to install one nevertheless"
         return [Candidate("absent", because=why)]
-    held = staying.held(context)
-    if held is not None:
-        return [_stays(context, held.version, f"driver {held.version} stays: {holds.because(held.held)}")]
+    if held := staying.held(context):
+        driver, names = held
+        return [_stays(context, driver.version, f"driver {driver.version} stays: {holds.because(names)}")]
     if prebuilt.unavailable(context):
         return [Candidate("absent")]
     return drivers.driver_candidates(context)
@@ -105,9 +105,8 @@ def _check(context: ResolveContext, findings: Findings) -> None:
         return
     if not _is_needed(context):
         return
-    held = staying.held(context)
-    if held is not None:
-        staying.check_held(context, held, findings)
+    if held := staying.held(context):
+        staying.check_held(context, *held, findings)
         return
     driver_sets.check_display(context, findings)
     findings.problems += prebuilt.unavailable(context)

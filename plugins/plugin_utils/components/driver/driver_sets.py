@@ -6,8 +6,6 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
-import re
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import serves_displays
@@ -25,46 +23,6 @@ class Profile:
 
     name: str
     why: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class PackagedDriver:
-    """The driver that is installed from packages, with what can be requested of it.
-
-    source: `nvidia` or `distro`; package: the one with its libcuda; held: packages of it that are on hold.
-    """
-
-    version: str
-    kernel_modules: str
-    source: str
-    module_source: str
-    profile: str
-    package: str
-    held: tuple[str, ...] = ()
-
-
-def packaged(context: ResolveContext) -> PackagedDriver | None:
-    """Return the driver that is installed from packages, None without one.
-
-    It is NVIDIA's if its repository offers the package in this version, or if the version has the revision of NVIDIA's
-    packages.
-    """
-    driver = installed_driver.on_host(context.catalog, context.host)
-    if driver is None or driver.packaged is None:
-        return None
-    rule, present = context.catalog.packages, installed(context)
-    built = [name for name in present if re.fullmatch(rule.kernel_modules, name)]
-    prebuilt = [name for name in present if fnmatch.fnmatchcase(name, rule.prebuilt_modules)]
-    revisions = {rule.revision for rule in context.catalog.driver.packages if rule.family == context.distro.family}
-    is_offered = driver.packaged in (context.host.offers or {}).get(driver.package, ())
-    return PackagedDriver(
-        version=driver.version,
-        kernel_modules="open" if any("open" in name.split("-") for name in built or prebuilt) else "proprietary",
-        source="nvidia" if is_offered or driver.packaged.rpartition("-")[2] in revisions else "distro",
-        module_source="dkms" if built or (driver.is_built and not prebuilt) else "prebuilt",
-        profile="full" if graphics(context) else "compute",
-        package=driver.package,
-    )
 
 
 def profile(context: ResolveContext) -> Profile:

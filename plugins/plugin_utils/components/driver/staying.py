@@ -30,7 +30,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver im
     drivers,
     installed_driver,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver.driver_sets import PackagedDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
@@ -50,11 +49,45 @@ OPTIONS = {
 }
 
 
-def _contradicting(context: ResolveContext, version: str, options: Mapping[str, str]) -> str:
-    """Return the variables that ask for another driver than one of this version and with these options."""
+def installed(context: ResolveContext) -> KeptDriver | None:
+    """Return the installed driver as one that stays as it is, whoever installed it; None without one.
+
+    Packages are NVIDIA's if its repository offers them in this version, or if the version has the revision of NVIDIA's.
+    """
+    host, found = context.host, installed_driver.on_host(context.catalog, context.host)
+    if found is None:
+        return None
+    branch = str(versions.major(found.version))
+    loaded = host.present.loaded_modules if found.version == host.loaded_driver else None
+    if found.packaged is None:
+        return KeptDriver(found.version, branch, loaded or "proprietary", found.package, RUNFILE, False, True)
+    rule, present = context.catalog.packages, driver_sets.installed(context)
+    built = [name for name in present if re.fullmatch(rule.kernel_modules, name)]
+    prebuilt = [name for name in present if fnmatch.fnmatchcase(name, rule.prebuilt_modules)]
+    flavour = "open" if any("open" in name.split("-") for name in built or prebuilt) else "proprietary"
+    revisions = {rule.revision for rule in context.catalog.driver.packages if rule.family == context.distro.family}
+    is_offered = found.packaged in (host.offers or {}).get(found.package, ())
+    return KeptDriver(
+        found.version,
+        branch,
+        loaded or flavour,
+        found.package,
+        source="nvidia" if is_offered or found.packaged.rpartition("-")[2] in revisions else "distro",
+        prebuilt=not built and (bool(prebuilt) or not found.is_built),
+        of_others=True,
+    )
+
+
+def _contradicting(context: ResolveContext, driver: KeptDriver) -> str:
+    """Return the variables that ask for another driver than an installed one."""
     request = context.request
+    options = {"driver_source": driver.source, "driver_kernel_modules": driver.kernel_modules}
+    if driver.source != RUNFILE:  # which has everything
+        options["driver_profile"] = "full" if driver_sets.graphics(context) else "compute"
+    if driver.of_others:
+        options["driver_module_source"] = "prebuilt" if driver.prebuilt else "dkms"
     asked = [name for name, value in options.items() if request[name] not in ("auto", value)]
-    if request["driver"] != "auto" and not versions.has_prefix(version, request["driver"]):
+    if request["driver"] != "auto" and not versions.has_prefix(driver.version, request["driver"]):
         asked.insert(0, "driver")
     return " and ".join(f"gpu_stack_{name}={request[name]}" for name in asked)
 
@@ -87,21 +120,20 @@ def _named_branch(catalog: Catalog, name: str) -> str | None:
     return next((match.group(1).partition("-")[0] for match in matches if match), None)
 
 
-def held(context: ResolveContext) -> PackagedDriver | None:
-    """Return the driver that stays because packages of it are on hold, if any."""
+def held(context: ResolveContext) -> tuple[KeptDriver, list[str]] | None:
+    """Return the driver that stays because packages of it are on hold, and their names; None without one."""
     names = held_packages(context.catalog, context.host, holds.installed(context.host))
-    driver = driver_sets.packaged(context) if names else None
-    return dataclasses.replace(driver, held=tuple(sorted(names))) if driver else None
+    driver = installed(context) if names else None
+    return (driver, sorted(names)) if driver and driver.source != RUNFILE else None
 
 
-def check_held(context: ResolveContext, driver: PackagedDriver, findings: Findings) -> None:
+def check_held(context: ResolveContext, driver: KeptDriver, names: list[str], findings: Findings) -> None:
     """Add the problem of a driver on hold that contradicts the request, or does not support a GPU of the host."""
-    options = {name: getattr(driver, attribute) for name, attribute in OPTIONS.items()}
-    if asked := _contradicting(context, driver.version, options):
+    if asked := _contradicting(context, driver):
         why, instead = f"{asked} would change driver {driver.version}", f"remove {asked}, so that this driver stays"
-        findings.problems.append(holds.problem(driver.held, why, instead))
+        findings.problems.append(holds.problem(names, why, instead))
     for problem in drivers.gpu_problems(context, driver.version, driver.kernel_modules):
-        findings.problems.append(holds.problem(driver.held, problem.message))
+        findings.problems.append(holds.problem(names, problem.message))
 
 
 # Ubuntu's own sets, and what stays besides ----------------------------------------------------------------------------
@@ -136,8 +168,7 @@ def kept(context: ResolveContext) -> KeptDriver | None:
 
 def check_kept(context: ResolveContext, driver: KeptDriver, findings: Findings) -> None:
     """Add the problem of a request that would change Ubuntu's own set."""
-    options = {"driver_source": "distro", "driver_kernel_modules": driver.kernel_modules, "driver_profile": "full"}
-    if asked := _contradicting(context, driver.version, options):
+    if asked := _contradicting(context, driver):
         findings.problem(
             "prebuilt-driver-set",
             f'{driver.package} {driver.version} is installed with prebuilt kernel modules, as by "Additional Drivers"; '
@@ -150,54 +181,30 @@ def check_kept(context: ResolveContext, driver: KeptDriver, findings: Findings) 
 # A driver of others ---------------------------------------------------------------------------------------------------
 
 
-def as_it_is(context: ResolveContext) -> KeptDriver | None:
-    """Return the installed driver as one that stays, whatever installed it; None without one."""
-    found, present = installed_driver.on_host(context.catalog, context.host), context.host.present
-    if found is None:
-        return None
-    packaged = driver_sets.packaged(context)
-    is_loaded = found.version == context.host.loaded_driver and present.loaded_modules
-    of_packages = packaged.kernel_modules if packaged else "proprietary"
-    return KeptDriver(
-        found.version,
-        str(versions.major(found.version)),
-        present.loaded_modules if is_loaded else of_packages,
-        found.package,
-        source=packaged.source if packaged else RUNFILE,
-        prebuilt=packaged is not None and packaged.module_source == "prebuilt",
-        of_others=True,
-    )
-
-
 def ways(context: ResolveContext, verified: Sequence[Part]) -> list[Part]:
     """Return the ways to keep a driver: the verified one, or that of others.
 
     That is managed, if it has the plan's packages, or stays as it is, as that of NVIDIA's .run installer. It works if
     nvidia-smi lists GPUs; where another version of its packages is loaded, the host waits for a reboot.
     """
-    host, present, driver = context.host, context.host.present, as_it_is(context)
+    host, present, driver = context.host, context.host.present, installed(context)
     if driver is None or host.foreign_driver or kept(context):
         return [*verified]
     if held_packages(context.catalog, host, holds.installed(host)):
         return [*verified]
-    packaged, before = driver_sets.packaged(context), present.verified.kept_driver
-    if packaged is None:
-        is_ours, waits = before is None or before.source != RUNFILE, False
-    else:  # a change that was rolled back has left a driver that was kept as it was
+    is_packaged, before = driver.source != RUNFILE, present.verified.kept_driver
+    if is_packaged:  # a change that was rolled back has left a driver that was kept as it was
         was_kept = before is not None and (before.version, before.package) == (driver.version, driver.package)
-        is_ours, waits = driver.package in present.changed_packages and not was_kept, bool(host.loaded_driver)
-    works = present.driver_works if driver.version == host.loaded_driver else waits
-    options = {
-        "driver_source": driver.source,
-        "driver_kernel_modules": driver.kernel_modules,
-        "driver_module_source": "prebuilt" if driver.prebuilt else "dkms",
-        **({"driver_profile": packaged.profile} if packaged else {}),  # the .run installer has everything
-    }
-    if is_ours or not works or _contradicting(context, driver.version, options):
+        is_ours = driver.package in present.changed_packages and not was_kept
+    else:
+        is_ours = before is None or before.source != RUNFILE
+    is_loaded = driver.version == host.loaded_driver
+    works = present.driver_works if is_loaded else is_packaged and bool(host.loaded_driver)
+    if is_ours or not works or _contradicting(context, driver):
         return [*verified]
     version = driver.version if driver.source == "nvidia" else driver.branch
     asks = {"driver": version, "driver_source": driver.source, "driver_kernel_modules": driver.kernel_modules}
-    managed = [Part(("driver",), driver.version, asks, of_others=True)] if packaged else []
+    managed = [Part(("driver",), driver.version, asks, of_others=True)] if is_packaged else []
     return [*verified, *managed, Part(("driver",), driver.version, {}, stays=driver, of_others=True)]
 
 
@@ -228,13 +235,13 @@ def explained(catalog: Catalog, keeping: Kept, plan: Plan) -> Plan:
     """Return a plan with the version and the warnings of an installed driver that stays, managed or not."""
     request, host = keeping.asked
     component, context = DriverComponent.of(plan.components), ResolveContext(catalog, host, request, plan.gpus)
-    installed = driver_sets.packaged(context)
-    if installed is None or not (component is None or _is_archives(component, installed.version)):
+    driver = installed(context)
+    if driver is None or driver.source == RUNFILE or not (component is None or _is_archives(component, driver.version)):
         return plan
     findings = Findings()
-    known_bad.warn_of_driver(context, installed.version, findings)
+    known_bad.warn_of_driver(context, driver.version, findings)
     others = (warning for warning in plan.warnings if warning.code != known_bad.SECURITY_FLOOR)
-    exact = installed.version if component else "none"
+    exact = driver.version if component else "none"
     reasons = tuple(dataclasses.replace(r, choice=exact) if r.component == "driver" else r for r in plan.reasons)
     return dataclasses.replace(plan, reasons=reasons, warnings=(*others, *findings.warnings))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -55,7 +55,7 @@ HOSTS: dict[str, dict[str, Any]] = {
     "held": HELD,
     "held, works": {**HELD, "loaded": "580.126.16"},
     "held, gone": {**HELD, "held": [*DEBIAN_580], "offers": debian_offers(drivers=("595.71.05",))},
-    "held by its branch": {"packages": SERVER_570, "held": SERVER[:1]},
+    "held by its branch": {"packages": {**SERVER_570, SERVER[0]: "570.172.08-0ubuntu0.24.04.1"}, "held": SERVER[:1]},
     **{
         f"{name} held": {"packages": {**SERVER_570, name: "570.211.01-1"}, "held": [name]}
         for name in ("libnvidia-nscq-570", "nvidia-imex-570", "nvidia-fabricmanager-570")
