@@ -114,28 +114,73 @@ def test_a_run_driver_stays_where_it_was_adopted_and_works_and_nowhere_else(tmp_
     assert refused in [problem.code for problem in there.problems(cuda="none")]
 
 
-@pytest.mark.parametrize(
-    ("asked", "found"),
-    [
-        ({"cuda": "13.2"}, "gpu_stack_cuda is 13.2, and the host has 13.0.2"),
-        ({"driver": "595"}, "gpu_stack_driver is 595, and the host has 580.126.16"),
-        ({"tensorflow": "2.21"}, "gpu_stack_tensorflow is 2.21, and the host has none"),
-        ({"scope": "frameworks"}, "gpu_stack_adopt is for whole hosts, and gpu_stack_scope is frameworks"),
-    ],
-)
-def test_a_variable_that_asks_for_something_else_is_a_problem(
-    asked: dict[str, str], found: str, tmp_path: Path
+CUDNN, NCCL = "libcudnn9-dev-cuda-13", ("libnccl2", "libnccl-dev")
+OF_CUDA_12 = dict.fromkeys(NCCL, "2.28.9-1+cuda12.9")
+TWO_TOOLKITS = {"cuda-toolkit-12-8": "12.8.1-1", "cuda-nvcc-12-8": "12.8.93-1"}
+FABRIC_MANAGER = {"nvidia-fabricmanager": "580.126.16-1ubuntu1"}
+OLDER_MANAGER = {"nvidia-fabricmanager": "580.95.05-1ubuntu1", "libnvidia-nscq": "580.95.05-1ubuntu1"}
+GUIDE, GPGPU, AWS, GCP = "nvidia-guide", "ubuntu-drivers-gpgpu", "aws-base-image", "gcp-cuda-installer"
+# A host, packages that it gets and lacks, what is asked for, and what is adopted or the code of why nothing is.
+ANSWERS: list[tuple[str, dict[str, str], tuple[str, ...], dict[str, str], dict[str, str] | str]] = [
+    (GUIDE, {}, (), {"cuda": "13.2"}, "cannot-adopt"),
+    (GUIDE, {}, (), {"driver": "595"}, "cannot-adopt"),
+    (GUIDE, {}, (), {"tensorflow": "2.21"}, "cannot-adopt"),
+    (GUIDE, {}, (), {"scope": "frameworks"}, "cannot-adopt"),
+    (GUIDE, {}, (), {"driver": "580", "cudnn": "none", "nccl": "latest"}, {"cuda": "13.0.2", "nccl": "2.28.9"}),
+    (GUIDE, {}, (CUDNN,), {"cuda": "13.0"}, {"cuda": "13.0.2", "nccl": "2.28.9"}),
+    (GUIDE, {}, (), {"cuda": "none"}, {}),
+    (GUIDE, OF_CUDA_12, NCCL, {}, {"cuda": "13.0.2", "cudnn": "9.28.0.42"}),
+    (GPGPU, {"cuda-toolkit-13-0": "13.0.2-1"}, (), {}, "driver-too-old-for-cuda"),
+    (GPGPU, {"cuda-toolkit-13-0": "13.0.2-1"}, (), {"cuda": "none"}, {}),
+    (GPGPU, {"cuda-toolkit-9-9": "9.9.1-1"}, (), {}, "unknown-version"),
+    (GCP, TWO_TOOLKITS, (), {"keep_cuda": "1"}, {"cuda": "13.0.2"}),
+    (f"{GUIDE}, NVSwitch", {}, (), {}, "fabric-manager-missing"),
+    (f"{GUIDE}, NVSwitch", OLDER_MANAGER, (), {}, "fabric-manager-missing"),
+    (f"{GUIDE}, NVSwitch", OLDER_MANAGER, (), {"fabric": "none"}, ADOPTED[GUIDE]),
+    (f"{GUIDE}, NVSwitch", FABRIC_MANAGER, (), {}, {**ADOPTED[GUIDE], "fabric": "580.126.16"}),
+    (f"{GPGPU}, NVSwitch", {}, (), {}, "fabric-manager-missing"),
+    (f"{GPGPU}, NVSwitch", {}, (), {"fabric": "none"}, {}),
+    (f"{AWS}, NVSwitch", {}, (), {}, "fabric-manager-missing"),
+    (f"{AWS}, NVSwitch", {}, (), {"fabric": "none"}, ADOPTED[AWS]),
+]
+
+
+@pytest.mark.parametrize(("name", "more", "less", "asked", "expected"), ANSWERS)
+def test_what_is_adopted_of_what_is_there(
+    name: str,
+    more: dict[str, str],
+    less: tuple[str, ...],
+    asked: dict[str, str],
+    expected: dict[str, str] | str,
+    tmp_path: Path,
+    snapshot: SnapshotAssertion,
 ) -> None:
-    plan = host("nvidia-guide", tmp_path).plan(adopt="true", **asked)
-    assert [(problem.code, problem.message) for problem in plan.problems] == [("cannot-adopt", found)]
-    assert not any(plan.components.values())
+    """Nothing changes, and what stays out is said."""
+    there = host(name.partition(",")[0], tmp_path)
+    there.remove(*less)
+    there.add(more)
+    if "NVSwitch" in name:
+        nvswitch(there)
+    plan = there.plan(adopt="true", **asked)
+    if isinstance(expected, str):
+        assert [problem.code for problem in plan.problems] == [expected]
+        assert not any(plan.components.values())
+    else:
+        assert adopted(plan) == expected
+        assert {name: plan.request[name] for name in asked} == asked
+        assert not plan_diff.plan_diff(plan, there.probe()).changes
+    said = [f"{problem.message}; {problem.remedy}" for problem in plan.problems]
+    said += [f"{w.code}: {w.message}" for w in plan.warnings if w.code != "security-floor"]
+    assert not said or said == snapshot
 
 
-def test_a_variable_that_what_is_there_meets_is_none(tmp_path: Path) -> None:
-    asked = {"driver": "580", "cuda": "13.0", "cudnn": "none", "nccl": "latest"}
-    plan = host("nvidia-guide", tmp_path).plan(adopt="true", **asked)
-    assert adopted(plan) == {"cuda": "13.0.2", "nccl": "2.28.9"}
-    assert {name: plan.request[name] for name in asked} == asked
+@pytest.mark.parametrize("status", ["half-configured", "half-installed", "unpacked"])
+def test_what_dpkg_left_between_two_states_stays_out(tmp_path: Path, status: str) -> None:
+    there = host(GPGPU, tmp_path)
+    there.add({"cuda-toolkit-12-4": "12.4.1-1"}, status=status)
+    plan = there.plan(adopt="true")
+    assert adopted(plan) == {}
+    assert not plan_diff.plan_diff(plan, there.probe()).changes
 
 
 def test_all_mistakes_are_listed_at_once(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
@@ -149,50 +194,6 @@ def test_a_mistake_does_not_hide_what_else_prevents_a_plan(tmp_path: Path) -> No
     put(tmp_path, "/etc/os-release", 'ID=ubuntu\nVERSION_ID="18.04"\n')
     codes = [problem.code for problem in there.plan(adopt="true", cuda="13.2").problems]
     assert set(codes) == {"cannot-adopt", "distro-not-supported"}
-
-
-def test_a_library_of_which_a_part_is_missing_stays_out(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    there = host("nvidia-guide", tmp_path)
-    there.remove("libcudnn9-dev-cuda-13")
-    plan = there.plan(adopt="true")
-    assert adopted(plan) == {"cuda": "13.0.2", "nccl": "2.28.9"}
-    assert plan.warnings == snapshot
-    without = there.plan(adopt="true", cuda="none")
-    assert adopted(without) == {}
-    assert [warning.code for warning in without.warnings if warning.code != "security-floor"] == ["not-adopted"] * 2
-
-
-def test_what_does_not_fit_together_is_not_adopted(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
-    there = host("ubuntu-drivers-gpgpu", tmp_path)  # driver 550
-    there.add({"cuda-toolkit-13-0": "13.0.2-1"})
-    plan = there.plan(adopt="true")
-    assert [problem.code for problem in plan.problems] == ["driver-too-old-for-cuda"]
-    assert plan.problems == snapshot
-    assert adopted(there.plan(adopt="true", cuda="none")) == {}
-
-
-def test_a_toolkit_that_the_catalog_does_not_know_is_a_problem(tmp_path: Path) -> None:
-    there = host("ubuntu-drivers-gpgpu", tmp_path)
-    there.add({"cuda-toolkit-9-9": "9.9.1-1"})
-    assert [problem.code for problem in there.plan(adopt="true").problems] == ["unknown-version"]
-
-
-def test_a_library_for_another_cuda_stays_out(tmp_path: Path) -> None:
-    there = host("nvidia-guide", tmp_path)
-    there.remove("libnccl2", "libnccl-dev")
-    there.add({"libnccl2": "2.28.9-1+cuda12.9", "libnccl-dev": "2.28.9-1+cuda12.9"})
-    plan = there.plan(adopt="true")
-    assert adopted(plan) == {"cuda": "13.0.2", "cudnn": "9.28.0.42"}
-    assert [warning.code for warning in plan.warnings if warning.code != "security-floor"] == ["not-adopted"]
-
-
-@pytest.mark.parametrize("status", ["half-configured", "half-installed", "unpacked"])
-def test_what_dpkg_left_between_two_states_stays_out(tmp_path: Path, status: str) -> None:
-    there = host("ubuntu-drivers-gpgpu", tmp_path)
-    there.add({"cuda-toolkit-12-4": "12.4.1-1"}, status=status)
-    plan = there.plan(adopt="true")
-    assert adopted(plan) == {}
-    assert not plan_diff.plan_diff(plan, there.probe()).changes
 
 
 @pytest.mark.parametrize(
@@ -211,41 +212,10 @@ def test_of_toolkits_side_by_side_it_is_the_one_in_use_or_asked_for(
     assert {"13.0.2", "12.8.1"} <= set(problem.message.split())
 
 
-def test_no_toolkit_is_removed_however_many_are_to_stay(tmp_path: Path) -> None:
-    there = host("gcp-cuda-installer", tmp_path)
-    there.add({"cuda-toolkit-12-8": "12.8.1-1", "cuda-nvcc-12-8": "12.8.93-1"})
-    plan = there.plan(adopt="true", keep_cuda="1")
-    assert not plan_diff.plan_diff(plan, there.probe()).changes
-
-
 def nvswitch(there: Root) -> None:
     """Add an NVSwitch of HGX H100."""
     for file, text in {"vendor": "0x10de", "device": "0x22a3", "class": "0x068000"}.items():
         put(there.root, f"/sys/bus/pci/devices/0000:c0:00.0/{file}", f"{text}\n")
-
-
-@pytest.mark.parametrize(
-    ("name", "installed"),
-    [
-        ("nvidia-guide", {}),
-        ("nvidia-guide", {"nvidia-fabricmanager": "580.95.05-1ubuntu1", "libnvidia-nscq": "580.95.05-1ubuntu1"}),
-        ("ubuntu-drivers-gpgpu", {}),
-        ("aws-base-image", {}),
-    ],
-    ids=["none", "of another version", "none beside Ubuntu's", "none beside a .run driver"],
-)
-def test_nvswitches_without_their_fabric_manager_are_a_problem(
-    name: str, installed: dict[str, str], tmp_path: Path, snapshot: SnapshotAssertion
-) -> None:
-    there = host(name, tmp_path)
-    nvswitch(there)
-    there.add(installed)
-    plan = there.plan(adopt="true")
-    assert [problem.code for problem in plan.problems] == ["fabric-manager-missing"]
-    assert plan.problems == snapshot
-    assert not any(plan.components.values())
-    left_out = there.plan(adopt="true", fabric="none")
-    assert adopted(left_out) == ADOPTED[name]
 
 
 def test_what_is_only_checked_is_planned_without_fabric_manager(tmp_path: Path) -> None:
@@ -255,15 +225,6 @@ def test_what_is_only_checked_is_planned_without_fabric_manager(tmp_path: Path) 
     plan = plan_for_probe(there.probe(), {"adopt": "true", "tensorflow": "none"}, is_recorded=False)
     assert (plan.ok, adopted(plan)) == (True, ADOPTED["nvidia-guide"])
     assert "fabric-manager-missing" in [warning.code for warning in plan.warnings]
-
-
-def test_nvswitches_with_their_fabric_manager_are_adopted(tmp_path: Path) -> None:
-    there = host("nvidia-guide", tmp_path)
-    nvswitch(there)
-    there.add({"nvidia-fabricmanager": "580.126.16-1ubuntu1"})
-    plan = there.plan(adopt="true")
-    assert adopted(plan) == {**ADOPTED["nvidia-guide"], "fabric": "580.126.16"}
-    assert not plan_diff.plan_diff(plan, there.probe()).changes
 
 
 def test_a_toolkit_without_a_driver_is_adopted_where_that_is_asked_for(
