@@ -106,6 +106,7 @@ def test_a_run_driver_stays_where_it_was_adopted_and_works_and_nowhere_else(tmp_
     assert refused in [problem.code for problem in there.problems()]
     record_adopted(there)
     assert there.plan(driver="580", driver_module_source="dkms", driver_kernel_modules="open").kept_driver
+    assert there.plan(driver_profile="full").kept_driver
     others = ({"driver": "570"}, {"driver_kernel_modules": "proprietary"}, {"driver_source": "nvidia"})
     for asked in others:
         assert refused in [problem.code for problem in there.problems(**asked)]

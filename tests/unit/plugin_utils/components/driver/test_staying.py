@@ -26,11 +26,9 @@ SERVER = ("nvidia-driver-570-server-open", "nvidia-utils-570-server", "nvidia-dk
 SERVER_570 = dict.fromkeys(SERVER, "570.211.01-0ubuntu0.24.04.1")
 SERVER_535 = dict.fromkeys(("nvidia-utils-535-server", "nvidia-dkms-535-server"), "535.288.01-0ubuntu0.24.04.1")
 SERVER_580 = dict.fromkeys(("nvidia-utils-580-server", "nvidia-dkms-580-server"), "580.126.09-0ubuntu0.24.04.1")
-DKMS_550 = dict.fromkeys(("nvidia-utils-550-server", "nvidia-dkms-550-server-open"), "550.163.01-0ubuntu0.24.04.1")
-BUILT_550 = {
-    "nvidia-utils-550-server": "550.163.01-0ubuntu0.24.04.1",
-    f"linux-modules-nvidia-550-server-open-{AZURE}": "1",
-}
+UTILS_550 = {"nvidia-utils-550-server": "550.163.01-0ubuntu0.24.04.1"}
+DKMS_550 = {**UTILS_550, "nvidia-dkms-550-server-open": "550.163.01-0ubuntu0.24.04.1"}
+BUILT_550 = {**UTILS_550, f"linux-modules-nvidia-550-server-open-{AZURE}": "1"}
 DEBIAN_535 = dict.fromkeys(("nvidia-smi", "libcuda1", "nvidia-kernel-dkms"), "535.216.01-1~deb12u1")
 DEBIAN_580 = dict.fromkeys(("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "nvidia-smi"), "580.126.16-1")
 OTHERS: dict[str, Any] = {"packages": SERVER_570, "loaded": "570.211.01"}
@@ -50,6 +48,8 @@ HOSTS: dict[str, dict[str, Any]] = {
     "Ubuntu's 535": {"packages": SERVER_535, "loaded": "535.288.01", **CLOSED},
     "Ubuntu's 580": UBUNTUS,
     "Ubuntu's 580, beside a B200": {**UBUNTUS, "beside": "2901"},  # which needs the open modules
+    "open ones loaded, beside a B200": {**UBUNTUS, "beside": "2901", "modules": "Open Kernel Module"},
+    "550 by hand": {"packages": UTILS_550, "loaded": "550.163.01", "kernel": AZURE},
     "550 by DKMS": {"packages": DKMS_550, "loaded": "550.163.01", "kernel": AZURE},
     "550 prebuilt": {"packages": BUILT_550, "loaded": "550.163.01", "kernel": AZURE},
     "held": HELD,
@@ -92,6 +92,8 @@ ANSWERS = [
     ("Ubuntu's 535", "stays", [""]),
     ("Ubuntu's 580", "stays", [""]),
     ("Ubuntu's 580, beside a B200", "replaced", [""]),
+    ("open ones loaded, beside a B200", "stays", [""]),
+    ("550 by hand", "stays", [""]),
     ("550 by DKMS", "replaced", [""]),
     ("550 prebuilt", "stays", [""]),
     ("held", "left", ["", "driver=580", "driver=580.126.16 driver_source=nvidia driver_kernel_modules=open"]),
@@ -111,6 +113,7 @@ ANSWERS = [
     ("held, 390", "package-held", [""]),
     ("Additional Drivers", "stays", ["", "driver=580", "driver=580.126.09", "driver=580 driver_source=distro"]),
     ("Additional Drivers", "stays", ["driver_kernel_modules=proprietary", "driver_profile=full"]),
+    ("Additional Drivers", "stays", ["driver_module_source=dkms"]),  # whoever builds the modules of the set
     ("Additional Drivers", "left", ["driver=none"]),
     ("Additional Drivers", "prebuilt-driver-set", ["driver=595 driver_source=nvidia", "driver=580.178.04"]),
     ("Additional Drivers", "prebuilt-driver-set", ["driver_kernel_modules=open", "driver_profile=compute"]),
