@@ -111,8 +111,7 @@ def held_packages(catalog: Catalog, host: Host, held: Mapping[str, str]) -> dict
 
 def _is_nvidias(catalog: Catalog, name: str) -> bool:
     """Return whether a package is of NVIDIA's driver or made for it, as NSCQ, IMEX and Fabric Manager are."""
-    globs = (*catalog.driver.name_patterns, *catalog.packages.fabric_manager)
-    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+    return any(fnmatch.fnmatchcase(name, glob) for glob in catalog.driver.name_patterns)
 
 
 def _named_branch(catalog: Catalog, name: str) -> str | None:
