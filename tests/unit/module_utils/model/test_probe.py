@@ -56,7 +56,15 @@ def of_a_host(root: Path) -> Any:
         "/var/lib/gpuhost/pending.json": '{"since": "2026-11-02T00:00:00Z"}',
         "/var/lib/gpuhost/transaction.json": '{"what": "install", "changes": 2, "ended": "x", "failed": null}',
         "/var/lib/gpuhost/applied.json": json.dumps(
-            {"parts": {"env_paths": {"fingerprint": "f", "watch": {"files": ["/etc/x"]}, "state": {"file /etc/x": {}}}}}
+            {
+                "parts": {
+                    "env_paths": {
+                        "fingerprint": "f",
+                        "watch": {"files": ["/etc/x"]},
+                        "resources": {"file": {"/etc/x": {}}},
+                    }
+                }
+            }
         ),
     }.items():
         put(root, path, text)
