@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs im
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
+    not_in_repository,
 )
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -104,6 +105,12 @@ def test_a_cached_list_of_libraries_reads_no_more_than_its_key(host):
 )
 def test_the_name_of_nvidias_repository(host, snapshot):
     assert [context(host).repository_name, context(host).archive_name] == snapshot
+
+
+@pytest.mark.parametrize(("count", "ends"), [(8, "13.2, 13.1"), (9, "13.3, 13.2, ...")])
+def test_eight_offered_versions_are_named(count, ends):
+    exist = [f"13.{minor}" for minor in range(1, count + 1)]
+    assert not_in_repository(context(), "CUDA 12.9.1", [], exist, "cuda").message.endswith(ends)
 
 
 @pytest.mark.parametrize("offers", [None, debian_offers()], ids=["not read", "read"])

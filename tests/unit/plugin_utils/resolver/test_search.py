@@ -167,6 +167,14 @@ def test_a_driver_that_is_too_old(distro, gpu, host, request_, snapshot):
     assert texts(made["problems"]) == snapshot
 
 
+def test_a_driver_that_stays_was_not_requested():
+    kept = {"keeping": ("driver",)}
+    made = plan_untried(
+        "ubuntu-22.04", "A100", host=kept, driver="470.256.02", driver_source="distro", cuda="12.4", **FEW
+    )
+    assert "; the verified driver is 470" in made["problems"][0]["message"]
+
+
 def test_a_driver_that_is_too_old_for_the_toolkit_is_no_problem_of_a_tensorflow_that_finds_it():
     asked = {"driver": "470", "cuda": "12.5", "tensorflow_cuda_libraries": "system"}
     assert codes(plan_untried("ubuntu-22.04", "A100", **asked)) == ["driver-too-old-for-cuda"]
