@@ -18,19 +18,21 @@ class Alternative(Kind):
     """What a name points to."""
 
     name = title = "alternative"
+    watches = ("alternatives",)
 
     def read(self, host: Host, watch: Watch) -> States:
-        return {name: read(host.root, name) for name in watch.alternatives}
+        return {name: read(host.root, name) for name in watch.get("alternatives") or ()}
 
 
 class AlternativeLink(Kind):
     """The path that users call it by, which no run points elsewhere."""
 
     name, title = "alternative_link", "link of the alternative"
+    watches = ("alternatives",)
     is_foreign = True
 
     def read(self, host: Host, watch: Watch) -> States:
-        return {name: link(host.root, name) for name in watch.alternatives}
+        return {name: link(host.root, name) for name in watch.get("alternatives") or ()}
 
 
 def read(root: str, name: str) -> dict[str, str] | None:

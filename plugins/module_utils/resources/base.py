@@ -9,8 +9,7 @@ and None where there is nothing. Runs on the managed host.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, Iterable, Iterator, Mapping, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
@@ -18,37 +17,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import R
 NAMED = 3  # how many damaged files a message names
 
 States = Dict[str, Any]  # {key: state} of a kind
-
-
-@dataclasses.dataclass(frozen=True)
-class Watch:
-    """What a part watches: names, and kinds of which a host has one state.
-
-    environments: links to directories; trees: directories. exact_packages: those of `packages` whose version is
-    planned. driver: what is loaded; modules: the files of NVIDIA's modules.
-    """
-
-    files: Sequence[str] = ()
-    alternatives: Sequence[str] = ()
-    services: Sequence[str] = ()
-    packages: Sequence[str] = ()
-    exact_packages: Sequence[str] = ()
-    environments: Sequence[str] = ()
-    trees: Sequence[str] = ()
-    driver: bool = False
-    modules: bool = False
-    blacklists: bool = False
-    library_path: bool = False
-    linker_cache: bool = False
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Watch:
-        """Return what an option or a record names; null is nothing. Raise ValueError for an unknown kind."""
-        kinds = [field.name for field in dataclasses.fields(cls)]
-        unknown = sorted(set(data) - set(kinds))
-        if unknown:
-            raise ValueError("cannot watch %s; expected %s" % (", ".join(unknown), ", ".join(kinds)))
-        return cls(**{kind: value for kind, value in data.items() if value is not None})
+# What a part watches, as an option or a record names it: {name: keys}, or {name: whether} of what a host has once; null
+# is nothing. `environments` are links to directories, `trees` directories; `exact_packages` those of `packages` whose
+# version is planned; `driver` what is loaded, `modules` the files of NVIDIA's modules.
+Watch = Mapping[str, Any]
 
 
 class Host(NamedTuple):
@@ -88,6 +60,7 @@ class Kind:
 
     name: str  # in records
     title: str  # before the key, in names and sentences
+    watches: tuple[str, ...]  # what it reads of what is watched
     is_long = False  # whether its states are recorded apart, as seldom read texts of thousands of lines
     is_foreign = False  # a setting of others, which no run of gpuhost brings into a damaged state
 

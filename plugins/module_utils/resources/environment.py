@@ -24,10 +24,11 @@ class Environment(Kind):
     """The link that users call an environment by."""
 
     name = title = "environment"
+    watches = ("environments",)
 
     def read(self, host: Host, watch: Watch) -> States:
         found: States = {}
-        for path in watch.environments:
+        for path in watch.get("environments") or ():
             link = files.under(host.root, path)
             target = os.readlink(link) if os.path.islink(link) else "none"
             found[path] = None if files.resolve(host.root, path) is None else {"link": target}
@@ -38,10 +39,12 @@ class Tree(listing.Listing):
     """The files of an environment, or of another directory."""
 
     name = "tree"
+    watches = ("environments", "trees")
 
     def read(self, host: Host, watch: Watch) -> States:
-        targets = [files.resolve(host.root, path) for path in watch.environments]
-        return {path: listing.of_tree(host.root, path) for path in (*filter(None, targets), *watch.trees)}
+        targets = [files.resolve(host.root, path) for path in watch.get("environments") or ()]
+        paths = [*filter(None, targets), *(watch.get("trees") or ())]
+        return {path: listing.of_tree(host.root, path) for path in paths}
 
     def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
         return Repairs(environments=(key,))

@@ -26,9 +26,10 @@ class File(Kind):
     """What a role writes."""
 
     name = title = "file"
+    watches = ("files",)
 
     def read(self, host: Host, watch: Watch) -> States:
-        return {path: _digested(capture(files.under(host.root, path))) for path in watch.files}
+        return {path: _digested(capture(files.under(host.root, path))) for path in watch.get("files") or ()}
 
 
 def _digested(state: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -27,9 +27,10 @@ class LibraryPath(_Lines):
     """LD_LIBRARY_PATH for all users."""
 
     name, title = "library_path", "LD_LIBRARY_PATH in"
+    watches = ("library_path",)
 
     def read(self, host: Host, watch: Watch) -> States:
-        return dict(foreign_settings.library_path(host.root)) if watch.library_path else {}
+        return dict(foreign_settings.library_path(host.root)) if watch.get("library_path") else {}
 
     def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
         """Return the lines to disable. One that does more than set the variable stays: it is left as damage."""
@@ -40,9 +41,10 @@ class Blacklist(_Lines):
     """What keeps NVIDIA's modules from loading."""
 
     name, title = "blacklist", "blacklist in"
+    watches = ("blacklists",)
 
     def read(self, host: Host, watch: Watch) -> States:
-        return dict(foreign_settings.blacklists(host.root)) if watch.blacklists else {}
+        return dict(foreign_settings.blacklists(host.root)) if watch.get("blacklists") else {}
 
     def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
         return _disabled(key, [] if key == foreign_settings.COMMAND_LINE else _added(wanted, now))

@@ -49,7 +49,10 @@ Configuration = Dict[str, States]
 
 
 def read(root: str, watch: Watch, run: Run = command.run) -> Configuration:
-    """Return the present states of everything in `watch`."""
+    """Return the present states of everything in `watch`. Raise ValueError for what no kind watches."""
+    known = {name: None for kind in KINDS for name in kind.watches}
+    if unknown := sorted(set(watch) - set(known)):
+        raise ValueError("cannot watch %s; expected %s" % (", ".join(unknown), ", ".join(known)))
     return {kind.name: states for kind in KINDS if (states := kind.read(Host(root, run), watch))}
 
 

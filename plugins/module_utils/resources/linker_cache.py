@@ -18,9 +18,10 @@ class LinkerCache(Kind):
     """Whether it is as new as its settings; an older one is never what is to be, whatever was recorded."""
 
     name, title = "linker_cache", "cache of the dynamic linker"
+    watches = ("linker_cache",)
 
     def read(self, host: Host, watch: Watch) -> States:
-        return {"": _state(host.root)} if watch.linker_cache else {}
+        return {"": _state(host.root)} if watch.get("linker_cache") else {}
 
     def differing(self, wanted: States, now: States) -> Iterable[str]:
         return [key for key, state in now.items() if state != CURRENT]

@@ -24,9 +24,10 @@ class Loaded(Kind):
     """The loaded module, which the checks judge: a reboot may have loaded the one that was installed."""
 
     name, title = "loaded_module", "loaded NVIDIA module"
+    watches = ("driver",)
 
     def read(self, host: Host, watch: Watch) -> States:
-        return {"": to_json(proc_driver.read(host.root))} if watch.driver else {}
+        return {"": to_json(proc_driver.read(host.root))} if watch.get("driver") else {}
 
     def is_damage(self, key: str, wanted: Any, now: Any, watch: Watch) -> bool:
         return False
@@ -36,9 +37,10 @@ class Nouveau(Kind):
     """Whether NVIDIA's open source rival is loaded."""
 
     name = title = "nouveau"
+    watches = ("driver",)
 
     def read(self, host: Host, watch: Watch) -> States:
-        return {"": {"loaded": proc_driver.nouveau_loaded(host.root)}} if watch.driver else {}
+        return {"": {"loaded": proc_driver.nouveau_loaded(host.root)}} if watch.get("driver") else {}
 
 
 class Modules(Kind):
@@ -48,6 +50,7 @@ class Modules(Kind):
     """
 
     name, title = "modules", "NVIDIA modules of kernel"
+    watches = ("modules",)
 
     def read(self, host: Host, watch: Watch) -> States:
         """Return the states of the kernels that are installed.
@@ -55,7 +58,7 @@ class Modules(Kind):
         A running kernel that is not, as in a container or while an image is built, is another computer's.
         """
         found: States = {}
-        if not watch.modules:
+        if not watch.get("modules"):
             return found
         kernels = system.kernel(host.root, system.running(host.root))
         for kernel in sorted(set(kernels.installed) & {kernels.running, kernels.next_boot, kernels.held_back}):

@@ -17,14 +17,15 @@ class Package(Kind):
     """Whether a package is installed and held, and in which version."""
 
     name = title = "package"
+    watches = ("packages", "exact_packages")
 
     def read(self, host: Host, watch: Watch) -> States:
-        found = database(host.root).read(list(watch.packages)) if watch.packages else {}
-        return {name: found[name].to_json() if name in found else None for name in watch.packages}
+        found = _watched(host, watch)
+        return {name: found[name].to_json() if name in found else None for name in watch.get("packages") or ()}
 
     def is_damage(self, key: str, wanted: Any, now: Any, watch: Watch) -> bool:
         """Of packages that are planned without a version, and of dependencies, the archive decides the version."""
-        if key in watch.exact_packages:
+        if key in (watch.get("exact_packages") or ()):
             return True
         return bool(wanted and wanted["held"]) and not (now and now["held"] and now["status"] == wanted["status"])
 
@@ -33,16 +34,22 @@ class PackageFiles(listing.Listing):
     """The files of the packages of the stack, NAME=VERSION."""
 
     name = "package_files"
+    watches = ("packages", "exact_packages")
 
     def read(self, host: Host, watch: Watch) -> States:
-        found = database(host.root).read(list(watch.packages)) if watch.packages else {}
+        found = _watched(host, watch)
         return {
             "%s=%s" % (name, found[name].version): listing.of_package(host.root, name)
-            for name in managed(found, watch.exact_packages)
+            for name in managed(found, watch.get("exact_packages") or ())
         }
 
     def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
         return Repairs(packages=(key.partition("=")[0],))
+
+
+def _watched(host: Host, watch: Watch) -> dict[str, InstalledPackage]:
+    names = list(watch.get("packages") or ())
+    return database(host.root).read(names) if names else {}
 
 
 def managed(packages: dict[str, InstalledPackage], planned: Collection[str]) -> list[str]:

@@ -18,6 +18,7 @@ class Service(Kind):
     """Whether a service is enabled, which gpuhost sees to, and active."""
 
     name = title = "service"
+    watches = ("services", "driver")
 
     def read(self, host: Host, watch: Watch) -> States:
         """Return what systemd reports of each, in one call; `unknown` with its error where systemd does not run.
@@ -25,7 +26,7 @@ class Service(Kind):
         An answer that is none, of a systemctl that hangs or dies, is marked as UNANSWERED. Whether a service is active
         counts with the driver: without it, nothing starts one.
         """
-        names = watch.services
+        names = watch.get("services") or ()
         if not names:
             return {}
         argv = ["systemctl", "show", "--property=Id,LoadState,UnitFileState,ActiveState"]
@@ -36,7 +37,7 @@ class Service(Kind):
             return {name: {UNANSWERED: "systemctl show: " + answer.ending()[:200]} for name in names}
         if answer.exit_code != 0:
             return {name: {UNKNOWN: answer.text()[:200]} for name in names}
-        return {name: _state(unit, watch.driver) for name, unit in zip(names, units)}  # noqa: B905
+        return {name: _state(unit, bool(watch.get("driver"))) for name, unit in zip(names, units)}  # noqa: B905
 
     def is_damage(self, key: str, wanted: Any, now: Any, watch: Watch) -> bool:
         is_known = not isinstance(now, dict) or not (UNANSWERED in now or UNKNOWN in now)

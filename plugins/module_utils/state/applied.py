@@ -82,10 +82,7 @@ def record(
     is left, or where systemd does not tell the state of a service: nothing is recorded then.
     """
     host = Host(root, run)
-    observed = {
-        name: dict(part, resources=kinds.read(root, Watch.from_json(part["watch"]), run))
-        for name, part in parts.items()
-    }
+    observed = {name: dict(part, resources=kinds.read(root, part["watch"], run)) for name, part in parts.items()}
     for part in observed.values():
         if answer := service.unanswered(part["resources"].get("service") or {}):
             raise ValueError(answer)  # the present state is not known, and must not become the recorded one
@@ -200,7 +197,7 @@ def _compare(
         part_of = recorded.get(name)
         is_open = content is None if part_of is None else doubted or part_of.begun is not None
         if contents or is_open:
-            of_part = part_of.watch if part_of else Watch.from_json(watch)
+            of_part = part_of.watch if part_of else watch
             compared = _with_contents(root, found.get(name) or AppliedPart(), name, of_part, place, names)
             if name in found or compared.changed or compared.accepted:
                 found[name] = compared
@@ -252,17 +249,17 @@ def reinstate(directory: str, parts: Parts, root: str = "/", run: Run = command.
     Restoring builds kernel modules again, and leaves a whole environment in use that replaces a damaged one.
     """
     for part in parts.values():
-        resources, watch = part["resources"], Watch.from_json(part["watch"])
+        resources, watch = part["resources"], part["watch"]
         modules = resources.get("modules") or {}
-        built = kinds.read(root, Watch(modules=watch.modules), run).get("modules") or {}
+        built = kinds.read(root, {"modules": watch.get("modules")}, run).get("modules") or {}
         modules.update(
             (kernel, now) for kernel, now in built.items() if kernel in modules and now != nvidia_module.NONE
         )
-        for path in watch.environments:
+        for path in watch.get("environments") or ():
             old, new = environment.target(resources, path), files.resolve(root, path)
             if old and new and old != new and environment.replaces(root, new, old):
                 resources["tree"].pop(old, None)
-                for name, states in kinds.read(root, Watch(environments=[path]), run).items():
+                for name, states in kinds.read(root, {"environments": [path]}, run).items():
                     resources[name].update(states)
     doubted = keep_doubt and bool((_content(directory) or {}).get("doubted"))
     _write(directory, parts)
@@ -299,7 +296,7 @@ def _recorded(directory: str) -> dict[str, Recorded]:
     return {
         name: Recorded(
             part["fingerprint"],
-            Watch.from_json(part["watch"]),
+            part["watch"],
             part["resources"],
             begun[name]["found"] if name in begun else None,
             begun[name]["fingerprint"] if name in begun else None,
@@ -343,10 +340,10 @@ def _with_contents(
     """Return a part with what differs in the content of its packages and environments."""
     wrong = []
     if name == PACKAGES:
-        names = sorted({*watch.packages, *store.journal(directory)})
-        for managed in package.managed(database(root).read(names), watch.exact_packages):
+        names = sorted({*(watch.get("packages") or ()), *store.journal(directory)})
+        for managed in package.managed(database(root).read(names), watch.get("exact_packages") or ()):
             wrong.append((managed, database(root).damage(managed)))
-    for path in (*watch.environments, *watch.trees):
+    for path in (*(watch.get("environments") or ()), *(watch.get("trees") or ())):
         target = files.resolve(root, path) or path
         wrong.append((target, environment.of_environment(root, target)))
     texts = {thing: name_files(CONTENT + thing, paths) for thing, paths in wrong if paths}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import time
@@ -14,7 +13,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kinds
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put
@@ -35,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 def observe(root: str, watch: Mapping[str, Any], *run: Any) -> dict[str, Any]:
     """Return what is observed of a watch in JSON."""
-    return kinds.read(root, Watch.from_json(watch), *run)
+    return kinds.read(root, watch, *run)
 
 
 @pytest.fixture
@@ -98,7 +97,7 @@ def test_nothing_is_asked_and_nothing_found_of_what_is_not_watched(root: Path) -
         raise AssertionError(argv)
 
     assert observe(str(root), {}, run) == {}
-    assert observe(str(root), {field.name: None for field in dataclasses.fields(Watch)}, run) == {}
+    assert observe(str(root), {name: None for kind in kinds.KINDS for name in kind.watches}, run) == {}
 
 
 @pytest.mark.parametrize(
@@ -234,11 +233,11 @@ def test_a_setting_of_the_linker_from_the_future_or_nowhere_leaves_a_new_cache_c
 )
 def test_a_sentence_has_what_differs(before: Any, now: Any, message: str) -> None:
     wanted, states = {"file": {"x": before, "same": 1}}, {"file": {"x": now, "same": 1}}
-    (found,) = kinds.compare(Host("/", command.run), wanted, states, Watch()).values()
+    (found,) = kinds.compare(Host("/", command.run), wanted, states, {}).values()
     assert found.text == message
 
 
 def test_a_continued_line_of_modprobe_is_one_in_a_sentence() -> None:
     states = {"blacklist": {"/etc/modprobe.d/a.conf": ["install nvidia \\\n  /bin/false"]}}
-    (found,) = kinds.compare(Host("/", command.run), {}, states, Watch()).values()
+    (found,) = kinds.compare(Host("/", command.run), {}, states, {}).values()
     assert found.text == "blacklist in /etc/modprobe.d/a.conf was missing, is install nvidia   /bin/false"

@@ -14,7 +14,6 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kinds
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Watch
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 from syrupy.assertion import SnapshotAssertion
 
@@ -95,7 +94,7 @@ def test_modules_are_those_of_kernels_of_the_host(root: Path, snapshot: Snapshot
     running = os.uname().release
     shutil.rmtree(root / f"lib/modules/{running}")
     (root / f"boot/vmlinuz-{running}").unlink()
-    assert list(kinds.read(str(root), Watch(modules=True))["modules"]) == snapshot
+    assert list(kinds.read(str(root), {"modules": True})["modules"]) == snapshot
 
 
 @pytest.mark.parametrize(

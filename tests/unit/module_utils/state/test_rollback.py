@@ -635,7 +635,7 @@ def test_an_environment_is_restored_where_the_other_one_is_no_better(environment
 def test_modules_that_a_rollback_builds_again_are_no_damage(changed, monkeypatch):
     """DKMS gives them another time."""
     modules = {"6.1": {"nvidia.ko": "6 bytes of 1"}}
-    monkeypatch.setattr(Modules, "read", lambda _kind, _host, watch: dict(modules) if watch.modules else {})
+    monkeypatch.setattr(Modules, "read", lambda _kind, _host, watch: dict(modules) if watch.get("modules") else {})
     with_record(changed, {"modules": True})
     modules["6.1"] = {"nvidia.ko": "6 bytes of 2"}
     changed.restore()

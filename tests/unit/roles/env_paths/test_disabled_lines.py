@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_settings
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kinds
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host
 
 from tests.unit.ansible_runs import printed, run_play
 
@@ -48,8 +48,8 @@ def test_a_login_script_does_everything_else_as_before(tmp_path, text, is_disabl
     file.parent.mkdir(parents=True)
     file.write_text(text)
 
-    now = kinds.read(str(tmp_path), Watch(library_path=True))
-    differing = kinds.compare(Host(str(tmp_path), command_.run), {}, now, Watch())
+    now = kinds.read(str(tmp_path), {"library_path": True})
+    differing = kinds.compare(Host(str(tmp_path), command_.run), {}, now, {})
     lines = Repairs.merged(each.repairs for each in differing.values()).lines
     disable(tmp_path, *({"file": f"{tmp_path}{path}", "line": line} for path, line in lines))
     assert (foreign_settings.library_path(str(tmp_path)) == {}) == is_disabled

@@ -10,7 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_settings
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kinds
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host
 
 from tests.unit.ansible_runs import run_play
 
@@ -33,8 +33,8 @@ def test_the_whole_line_is_commented_out_and_nothing_else(tmp_path: Path, text: 
     settings = tmp_path / "etc/modprobe.d/site.conf"
     settings.parent.mkdir(parents=True)
     settings.write_text(f"options nvidia NVreg_EnableMSI=1\n{text}")
-    now = kinds.read(str(tmp_path), Watch(blacklists=True))
-    differing = kinds.compare(Host(str(tmp_path), command.run), {}, now, Watch())
+    now = kinds.read(str(tmp_path), {"blacklists": True})
+    differing = kinds.compare(Host(str(tmp_path), command.run), {}, now, {})
     lines = Repairs.merged(each.repairs for each in differing.values()).lines
     play = {
         "hosts": "localhost",
