@@ -97,7 +97,9 @@ def test_it_is_planned_with_a_reason_in_the_newest_release_that_fits(project: Pa
     made = plan(project, "cuda=13.2")
     assert (made["components"]["cuda"]["version"], made["components"]["telemetry"]["version"]) == ("13.2", "1.4.2")
     (reason,) = [reason for reason in made["reasons"] if reason["component"] == "telemetry"]
-    assert reason["because"].endswith("; runs with driver 570 and newer")
+    assert reason["because"] == (
+        "the newest that fits; runs with driver 570 and newer; not 2.0.0: telemetry 2.0.0 does not run beside CUDA 13.2"
+    )
     assert plan(project, "cuda=13.0")["components"]["telemetry"]["packages"] == ["gpu-telemetry=2.0.0-1"]
     assert plan(project, "telemetry=none")["components"]["telemetry"] is None
 

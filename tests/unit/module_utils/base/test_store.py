@@ -89,7 +89,7 @@ def test_a_record_is_removed_if_it_is_there(tmp_path):
     [
         (store.BASELINE, "baseline"), (store.VERIFIED, "verified"), (store.PREVIOUS, "previous"),
         (store.JOURNAL, "journal"), (store.APPLIED, "applied"), (store.PENDING, "pending"),
-        (store.LISTINGS, "listings"), (store.DAMAGE, "damage"), (store.TRANSACTION, "transaction"),
+        (store.LISTINGS, "listings"), (store.TRANSACTION, "transaction"),
         (store.RESTORING, "restoring"),
     ],
 )  # fmt: skip
