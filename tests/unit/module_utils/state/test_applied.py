@@ -678,6 +678,10 @@ def test_services_that_systemd_does_not_tell_are_drift_and_never_recorded(tmp_pa
         applied.record(str(state), parts, str(tmp_path), run)
     (found,) = differences("/var/lib/gpuhost", str(tmp_path), run).values()
     assert "unanswered=systemctl show: " in str(found["changed"])
+    assert found["damage"] == {}, "it may be enabled"
+    answers.append(Answer(1, b"", b"Failed to connect to bus"))
+    (found,) = differences("/var/lib/gpuhost", str(tmp_path), run).values()
+    assert (len(found["changed"]), found["damage"]) == (1, {})
 
 
 # Earlier releases ---------------------------------------------------------------------------------------------
