@@ -412,6 +412,19 @@ def test_what_an_interrupted_run_changed_is_no_damage(name: str, root: Path, sys
     assert runs.changed() == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["LD_LIBRARY_PATH is set for everybody", "the module is blacklisted", "/usr/local/cuda points elsewhere"],
+)
+def test_what_no_run_does_is_damage_although_a_run_began(name: str, root: Path, systemd: Systemd) -> None:
+    runs = Runs(root, systemd)
+    runs.begin("other variables")
+    change, words = CHANGES[name]
+    change(root)
+    (text,) = runs.found()["damage"].values()
+    assert words in text
+
+
 def test_other_variables_may_want_what_was_found(root: Path, systemd: Systemd) -> None:
     """But no variable wants a package's file deleted."""
     runs = Runs(root, systemd)
