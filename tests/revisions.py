@@ -1,4 +1,4 @@
-"""What the steps of each part are, as digests in tests/revisions.yml: `python -m tests.revisions` records them.
+"""What the steps of each part are, as digests in tests/revisions.yml: see HEAD for the command that records them.
 
 The fingerprint of a part (planning/parts/fingerprints.py) has its variables and the files that its role sends to a
 host, and for what its tasks do there a `revision` in playbooks/group_vars/all/managed.yml that is raised by hand.
@@ -23,9 +23,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.manag
 
 PROJECT = Path(__file__).resolve().parents[1]
 RECORDED = PROJECT / "tests/revisions.yml"
-HEAD = """# The revision of each part and a digest of its steps, recorded by `python -m tests.revisions`. Where the
-# steps of a part have changed: if a host that has the part must get the change, raise its revision in
-# playbooks/group_vars/all/managed.yml. Then record.
+HEAD = """# The revision of each part and a digest of its steps. Where the steps of a part have changed: if a host
+# that has the part must get the change, raise its revision in playbooks/group_vars/all/managed.yml. Then record it:
+# PYTHONPATH=collections .venv/bin/python -m tests.revisions
 """
 TRANSACTION = ("playbooks/tasks/install_packages_apt.yml", "playbooks/group_vars/all/transaction.yml")
 # How the playbooks run the roles; the parts that such a change concerns get another revision.

@@ -48,7 +48,7 @@ class Service(Kind):
 
 
 def unanswered(states: States) -> str:
-    """Return what systemctl answered in place of states, "" where it told them."""
+    """Return how systemctl failed to answer, "" where it answered."""
     return next((state[UNANSWERED] for state in states.values() if UNANSWERED in state), "")
 
 

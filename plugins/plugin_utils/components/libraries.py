@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
     CudaComponent,
     LibraryComponent,
+    OfComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
@@ -103,7 +104,7 @@ class Build:
 
 
 @dataclasses.dataclass(frozen=True)
-class Library:
+class Library(OfComponent):
     """A library and what the catalog has of it.
 
     entries: by version, and by CUDA release where there is one for each; majors: the CUDA majors that a version was
@@ -121,16 +122,6 @@ class Library:
     majors: Callable[[Catalog, str], Sequence[int]] = lambda _catalog, _version: ()
     repository_majors: Callable[[ResolveContext], tuple[int, ...] | None] = lambda _context: None
     newer_minors: bool = False
-
-    @property
-    def name(self) -> str:
-        """The name of the component."""
-        return self.record.name
-
-    @property
-    def label(self) -> str:
-        """The name for messages."""
-        return self.record.label
 
     def published(self, catalog: Catalog) -> list[str]:
         """Return every version of the catalog."""
