@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_request
@@ -27,7 +27,8 @@ def _suboption(variable: Variable) -> dict[str, Any]:
 class ModuleDocFragment:
     """The fragment `gpuhost.stack.variables`."""
 
-    DOCUMENTATION = yaml.safe_dump(
+    # Annotated, since the yamllint of ansible-test takes each plain assignment here for one of a text, and fails.
+    DOCUMENTATION: ClassVar[str] = yaml.safe_dump(
         {
             "options": {
                 "request": {

@@ -3,6 +3,7 @@
 import collections
 import configparser
 import contextlib
+import importlib
 import os
 import re
 import shutil
@@ -348,3 +349,13 @@ def test_the_requirements_are_installed_without_a_network(tmp_path):
 def test_no_folder_has_too_many_modules():
     counts = collections.Counter(str(Path(module).parent) for module in modules() if not module.startswith("roles/"))
     assert {folder: count for folder, count in counts.items() if count > MODULES_IN_A_FOLDER} == {}
+
+
+def test_each_filter_has_a_document() -> None:
+    """ansible-doc reads it from a file of the filter's name."""
+    modules = [path.stem for path in (PROJECT / "plugins/filter").glob("*.py")]
+    package = "ansible_collections.gpuhost.stack.plugins.filter"
+    filters = {
+        name for stem in modules for name in importlib.import_module(f"{package}.{stem}").FilterModule().filters()
+    }
+    assert filters == {path.stem for path in (PROJECT / "plugins/filter").glob("*.yml")}

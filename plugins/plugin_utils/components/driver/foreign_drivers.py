@@ -113,6 +113,6 @@ def _serves_vgpus(catalog: Catalog, host: Host) -> str:
 
 def _is_vgpu(catalog: Catalog, gpu: HostGpu) -> bool:
     """Return whether the subsystem is that of a vGPU: only root can read what else tells it from its card."""
-    vendor, _, subsystem = (gpu.subsystem_id or "").partition(":")
+    vendor, _unused, subsystem = (gpu.subsystem_id or "").partition(":")
     rows = (row for row in catalog.vgpus if f"{vendor}:{row.device}" == gpu.pci_id)
     return any(row.first <= subsystem <= row.last for row in rows)
