@@ -22,13 +22,15 @@ undone.json     the change that was undone last: {"at", "checks", "versions"}, t
                   the versions by component; removed when another configuration is verified
 restoring.json  the record that a rollback restores: {"to", "changed"}; removed when that is
                   verified, or given up
+effects.json    what has to run because a file has changed: {"waiting"} (resources/effects.py)
 packages/       the .deb files of the verified and the previous configuration
 
 The state of a package is {"version", "held", "auto"}, or None where it was not installed; that of a file is what
-`resources/file.py` returns, that of an alternative what `resources/alternative.py` returns. The evidence is what
-verified the configuration, as verification/verdict.py on the controller composes it: {"at", "stack", "checks",
-"trainings"}; `applied` is the content of applied.json and, packed, of listings.json at that time. Records of earlier
-versions have neither. Times are UTC, as NOW formats them. Runs on the managed host.
+`resources/file.py` returns, of a secret without its content outside of the baseline, that of an alternative what
+`resources/alternative.py` returns. The evidence is what verified the configuration, as verification/verdict.py on the
+controller composes it: {"at", "stack", "checks", "trainings"}; `applied` is the content of applied.json and, packed, of
+listings.json at that time. Records of earlier versions have neither. Times are UTC, as NOW formats them.
+Runs on the managed host.
 """
 
 from __future__ import annotations

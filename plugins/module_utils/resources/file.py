@@ -14,10 +14,12 @@ import hashlib
 import os
 import shutil
 import stat
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Container, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
 
 DIRECTORY = "folder"
 
@@ -29,18 +31,45 @@ class File(Kind):
     watches = ("files",)
 
     def read(self, host: Host, watch: Watch) -> States:
-        return {path: _digested(capture(files.under(host.root, path))) for path in watch.get("files") or ()}
+        return {path: _digested(files.under(host.root, path)) for path in watch.get("files") or ()}
+
+    def text(self, key: str, wanted: Any, now: Any) -> str:
+        """Return the sentence. It has no digest: a short password could be guessed from it."""
+        digest = (wanted or {}).get("sha256")
+        states = [
+            dict(state, sha256="recorded" if state["sha256"] == digest else "another")
+            if "sha256" in (state or {})
+            else state
+            for state in (wanted, now)
+        ]
+        return super().text(key, *states).replace("sha256=", "content=")
 
 
-def _digested(state: dict[str, Any] | None) -> dict[str, Any] | None:
+def _digested(path: str) -> dict[str, Any] | None:
+    state = capture(path)
     if state is None:
         return None
     if state["kind"] == "link":
         return {"link": state["target"]}
     if state["kind"] == DIRECTORY:
-        return {"directory": True}
-    digest = hashlib.sha256(content(state)).hexdigest()
-    return {"sha256": digest, "mode": "%04o" % state["mode"], "owner": [state["uid"], state["gid"]]}
+        return {"directory": True, "mode": "%04o" % stat.S_IMODE(os.lstat(path).st_mode)}
+    return {"sha256": _digest(state), "mode": "%04o" % state["mode"], "owner": [state["uid"], state["gid"]]}
+
+
+def _digest(state: dict[str, Any]) -> str:
+    return hashlib.sha256(content(state)).hexdigest()
+
+
+def without_content(state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the state of a secret for a record that is not the baseline: the digest is in the content's place."""
+    if state is None or state["kind"] != "file":
+        return state
+    return {**{name: value for name, value in state.items() if name != "content"}, "sha256": _digest(state)}
+
+
+def secrets(states: dict[str, Any]) -> list[str]:
+    """Return the paths of {path: state} without a recorded content: nothing can restore them."""
+    return sorted(path for path, state in states.items() if state and "sha256" in state)
 
 
 def capture(path: str) -> dict[str, Any] | None:
@@ -64,29 +93,117 @@ def content(state: dict[str, Any]) -> bytes:
     return base64.b64decode(state["content"])
 
 
-def restore(states: dict[str, Any], check: bool = False) -> list[str]:
+def restore(states: dict[str, Any], effects: Effects, check: bool = False) -> list[str]:
     """Restore files and links to {path: state}; return the paths that differed.
 
-    A path that was or is a directory is left alone: see `remove_directories`. `check`: report, change nothing.
+    A path that was or is a directory is left alone: see `remove_directories`. What has to follow is added to `effects`
+    first. `check`: report, change nothing.
     """
     changed = []
     for path, before in sorted(states.items()):
         now = capture(path)
-        if now == before or DIRECTORY in ((before or {}).get("kind"), (now or {}).get("kind")):
-            continue
-        changed.append(path)
-        if not check:
-            _restore(path, before)
+        if now != before and DIRECTORY not in ((before or {}).get("kind"), (now or {}).get("kind")):
+            changed.append(path)
+    if not check:
+        effects.add(changed)
+        for path in changed:
+            write(path, states[path])
     return changed
 
 
-def _restore(path: str, before: dict[str, Any] | None) -> None:
-    if before is None:
+def write(path: str, state: dict[str, Any] | None) -> None:
+    """Replace what is at `path` by a state; a file without an owner gets that of this process."""
+    if state is None:
         os.unlink(path)
-    elif before["kind"] == "link":
-        files.link(path, before["target"])
+    elif state["kind"] == "link":
+        files.link(path, state["target"])
     else:
-        files.write(path, content(before), before["mode"], (before["uid"], before["gid"]))
+        owner = None if state["uid"] is None else (state["uid"], state["gid"])
+        files.write(path, content(state), state["mode"], owner)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a role wants at a path: content, a link's target or a directory; nothing where it is absent.
+
+    mode: None for that of a directory as it is, or 0755. A link that is to be absent and points elsewhere is another's.
+    """
+
+    path: str
+    content: bytes | None = None
+    target: str | None = None
+    mode: int | None = None
+    is_absent: bool = False
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory."""
+        return self.content is None and self.target is None
+
+    def differs(self, now: dict[str, Any] | None, removed: Container[str] = ()) -> bool:
+        """Return whether `now`, the captured state, is to be changed; removed: paths that are removed before it.
+
+        Raise ValueError where another kind is in the way.
+        """
+        is_directory = os.path.isdir(self.path) if self.is_directory else (now or {}).get("kind") == DIRECTORY
+        if now is not None and is_directory != self.is_directory and not self.is_absent:
+            kinds = ("a directory" if each else "a file or link" for each in (is_directory, self.is_directory))
+            raise ValueError("%s is %s, expected %s: move it away" % (self.path, *kinds))
+        if self.is_absent:
+            if now is None or is_directory != self.is_directory:
+                return False
+            if self.is_directory:
+                return all(os.path.join(self.path, name) in removed for name in os.listdir(self.path))
+            return self.target in (None, now.get("target"))
+        if self.is_directory:
+            return not is_directory or self.mode not in (None, stat.S_IMODE(os.stat(self.path).st_mode))
+        return now != self.state(now)
+
+    def state(self, now: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return the state of the file or link; the owner of a file stays."""
+        if self.is_absent:
+            return None
+        if self.content is None:
+            return {"kind": "link", "target": self.target}
+        owner = {name: (now or {}).get(name) for name in ("uid", "gid")}
+        return {"kind": "file", "content": base64.b64encode(self.content).decode(), "mode": self.mode, **owner}
+
+
+def apply(wanted: Iterable[Wanted], effects: Effects, check: bool = False) -> dict[str, tuple[Any, Any]]:
+    """Bring files, links and directories into the wanted states, in their order; what is to go last are directories.
+
+    Return {path: (captured state before, state after)} of what differed. Raise ValueError, with all mistakes and before
+    anything is changed, where a directory is in the place of a file, or the other way round.
+    """
+    found: dict[Wanted, Any] = {}
+    mistakes: list[str] = []
+    removed: set[str] = set()
+    for each in sorted(wanted, key=lambda each: each.is_absent and each.is_directory):
+        now = capture(each.path)
+        try:
+            if each.differs(now, removed):
+                found[each] = now
+                removed.update([each.path] if each.is_absent else [])
+        except ValueError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+    if not check:
+        effects.add(each.path for each in found if not each.is_directory)
+        for each, now in found.items():
+            _apply(each, now)
+    return {each.path: (now, None if each.is_directory else each.state(now)) for each, now in found.items()}
+
+
+def _apply(wanted: Wanted, now: dict[str, Any] | None) -> None:
+    if not wanted.is_directory:
+        write(wanted.path, wanted.state(now))
+    elif wanted.is_absent:
+        os.rmdir(wanted.path)
+    else:
+        files.make_parents(os.path.join(wanted.path, ""))
+        if wanted.mode is not None:
+            os.chmod(wanted.path, wanted.mode)
 
 
 def remove_directories(own: list[str], shared: list[str], check: bool = False) -> list[str]:

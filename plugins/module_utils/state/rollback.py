@@ -15,9 +15,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed i
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError, PackageManager
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, environment, file, listing
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import name_files
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import LDCONFIG, UNITS, Effects
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result
 
-UNITS = "/etc/systemd/system/"
 TIMER = UNITS + "gpuhost-verify.timer"  # role host_verify
 BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)
 
@@ -44,6 +44,7 @@ class Rollback:
     def __init__(self, directory: str, manager: PackageManager, run_command: Any, check: bool = False) -> None:
         self.directory, self.manager, self.run_command, self.check = directory, manager, run_command, check
         self.warnings: list[str] = []
+        self.effects = Effects(directory)
 
     def restore(self, to: str, own_directories: list[str]) -> Restored | None:
         """Restore the record `to` (store.VERIFIED, PREVIOUS or BASELINE); return None where there is none.
@@ -111,20 +112,25 @@ class Rollback:
             applied.begin_all(self.directory)
         parts = applied.restored_parts(record.get("applied"))
         kept = self._damaged_environments(record["files"], parts)
-        wanted = dict(record["files"], **{path: file.capture(path) for path in kept})
+        present = {path: file.capture(path) for path in (*kept, *file.secrets(record["files"]))}
+        wanted = dict(record["files"], **present)
+        for path in file.secrets(record["files"]):
+            if file.without_content(present[path]) != record["files"][path]:
+                self.warnings.append("%s is a secret, of which no content is recorded: it stays as it is" % path)
         if not self.check and wanted.get(TIMER, "not recorded") is None and os.path.exists(TIMER):
             # Before its unit goes: a timer without one goes on, and is a failed one when it is stopped.
             self._try(["systemctl", "stop", os.path.basename(TIMER)])
-        files = file.restore(wanted, self.check)
+        files = file.restore(wanted, self.effects, self.check)
         packages = self._packages(record)
         if packages and not self.check:
             # What scripts of packages have changed of them, such as a link by which a service is enabled.
-            files += [path for path in file.restore(wanted, self.check) if path not in files]
+            files += [path for path in file.restore(wanted, self.effects, self.check) if path not in files]
         changes = files + packages
         for name, state in record.get("alternatives", {}).items():
             changes += self._alternative(name, state)
         # With frameworks alone nothing but links below /opt changes, by a user who may not write the linker's cache.
-        if not self.check and (packages or not record["files"] or any(path.startswith("/etc/") for path in files)):
+        in_etc = any(path.startswith("/etc/") for path in files)
+        if not self.check and (packages or not record["files"] or in_etc or self.effects.waiting):
             self._refresh(files)
         if to == store.BASELINE:
             shared = [path for path, existed in record.get("folders", {}).items() if not existed]
@@ -211,15 +217,13 @@ class Rollback:
             self.warnings.append(str(error))
 
     def _refresh(self, files: list[str]) -> None:
-        """Update the linker cache and, where their files changed, systemd, GRUB and the package lists."""
-        self._run(["ldconfig"])
-        if any(path.startswith(UNITS) for path in files):
-            self._try(["systemctl", "daemon-reload"])
-            if TIMER in files and os.path.exists(TIMER):
-                self._try(["systemctl", "start", os.path.basename(TIMER)])
+        """Run what has to follow the changed files, and refresh the package lists where their sources changed."""
+        self.effects.add_effects([LDCONFIG])
         if BOOT_COUNT in files:
             self._try(["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"])
-            self._try(["update-grub"])
+        self.warnings += self.effects.run(self.run_command)
+        if TIMER in files and os.path.exists(TIMER):
+            self._try(["systemctl", "start", os.path.basename(TIMER)])
         if any(path.startswith(words.SOURCES) for path in files):
             try:
                 failed = self.manager.update()

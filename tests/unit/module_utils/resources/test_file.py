@@ -1,10 +1,15 @@
 """Files and links are captured and restored: on real files in a directory of the test's own."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import file
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
 
 
 @pytest.fixture
@@ -26,19 +31,19 @@ def test_changed_files_links_and_new_files_are_restored(tree, before):
     (tree / "current").unlink()
     (tree / "current").symlink_to("environments/two")
     (tree / "absent").write_text("new with the change\n")
-    assert sorted(file.restore(before)) == sorted(before)
+    assert sorted(file.restore(before, Effects())) == sorted(before)
     assert (tree / "settings").read_text() == "old\n"
     assert (tree / "settings").stat().st_mode & 0o777 == 0o640
     assert os.readlink(tree / "current") == "environments/one"
     assert not (tree / "absent").exists()
-    assert file.restore(before) == []
+    assert file.restore(before, Effects()) == []
 
 
 def test_a_link_that_became_a_file_and_a_deleted_file_are_restored(tree, before):
     (tree / "current").unlink()
     (tree / "current").write_text("no link\n")
     (tree / "settings").unlink()
-    file.restore(before)
+    file.restore(before, Effects())
     assert os.readlink(tree / "current") == "environments/one"
     assert (tree / "settings").read_text() == "old\n"
 
@@ -46,13 +51,13 @@ def test_a_link_that_became_a_file_and_a_deleted_file_are_restored(tree, before)
 def test_a_directory_in_the_place_of_a_file_is_left_alone(tree, before):
     (tree / "settings").unlink()
     (tree / "settings").mkdir()
-    assert file.restore(before) == []
+    assert file.restore(before, Effects()) == []
     assert (tree / "settings").is_dir()
 
 
 def test_check_mode_reports_and_changes_nothing(tree, before):
     (tree / "settings").write_text("new\n")
-    assert file.restore(before, check=True) == [str(tree / "settings")]
+    assert file.restore(before, Effects(), check=True) == [str(tree / "settings")]
     assert (tree / "settings").read_text() == "new\n"
 
 
@@ -122,9 +127,9 @@ def test_a_file_of_another_owner_is_restored_with_it(tree, before):
         pytest.skip("only root can change the owner of a file")
     os.chown(tree / "settings", 7, 8)
     theirs = {str(tree / "settings"): file.capture(str(tree / "settings"))}
-    file.restore(before)
+    file.restore(before, Effects())
     assert ((tree / "settings").stat().st_uid, (tree / "settings").stat().st_gid) == (0, 0)
-    assert file.restore(theirs) == [str(tree / "settings")]
+    assert file.restore(theirs, Effects()) == [str(tree / "settings")]
     assert ((tree / "settings").stat().st_uid, (tree / "settings").stat().st_gid) == (7, 8)
 
 
@@ -132,17 +137,17 @@ def test_what_was_a_directory_is_left_alone(tree):
     path = tree / "was a directory"
     states = {str(tree): {"kind": "folder"}, str(path): {"kind": "folder"}}
     path.write_text("a file now")
-    assert file.restore(states) == []
+    assert file.restore(states, Effects()) == []
     assert path.read_text() == "a file now"
     path.unlink()
-    assert file.restore(states) == []
+    assert file.restore(states, Effects()) == []
 
 
 def test_paths_are_restored_in_their_order(tree):
     for name in ("c", "a", "b"):
         (tree / name).write_text("")
     states = {str(tree / name): None for name in ("c", "a", "b")}
-    assert file.restore(states) == [str(tree / name) for name in ("a", "b", "c")]
+    assert file.restore(states, Effects()) == [str(tree / name) for name in ("a", "b", "c")]
 
 
 def test_the_captured_states_have_the_form_of_the_records(tree):
@@ -170,3 +175,119 @@ def test_links_in_an_own_directory_are_removed_and_what_they_point_to_is_not(tmp
     assert file.remove_directories(directories[0], []) == directories[0]
     assert (tmp_path / "used/another's").exists()
     assert not (tmp_path / "own").exists()
+
+
+# What roles want ------------------------------------------------------------------------------------------------------
+
+FILE = {"content": b"new\n", "mode": 0o644}
+LINK = {"target": "/opt/launcher"}
+
+
+def there(path: Path) -> tuple[str, ...] | None:
+    """Return what is at a path, as a test compares it."""
+    if path.is_symlink():
+        return ("link", os.readlink(path))
+    if not path.exists():
+        return None
+    mode = f"{path.stat().st_mode & 0o7777:o}"
+    return ("directory", mode) if path.is_dir() else ("file", mode, path.read_text())
+
+
+def put(path: Path, state: tuple[str, ...] | None) -> None:
+    if state is None:
+        return
+    if state[0] == "link":
+        path.symlink_to(state[1])
+        return
+    path.mkdir() if state[0] == "directory" else path.write_text(state[2])
+    path.chmod(int(state[1], 8))
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "after"),
+    [
+        (None, FILE, ("file", "644", "new\n")),
+        (("file", "644", "old\n"), FILE, ("file", "644", "new\n")),
+        (("file", "600", "new\n"), FILE, ("file", "644", "new\n")),
+        (("file", "644", "new\n"), FILE, None),
+        (("link", "elsewhere"), FILE, ("file", "644", "new\n")),
+        (("file", "644", "new\n"), {**FILE, "is_absent": True}, ()),
+        (None, {**FILE, "is_absent": True}, None),
+        (None, LINK, ("link", "/opt/launcher")),
+        (("link", "/opt/launcher"), LINK, None),
+        (("link", "/opt/other"), LINK, ("link", "/opt/launcher")),
+        (("file", "755", "theirs\n"), LINK, ("link", "/opt/launcher")),
+        (("link", "/opt/launcher"), {**LINK, "is_absent": True}, ()),
+        (("link", "/opt/other"), {**LINK, "is_absent": True}, None),
+        (("file", "755", "theirs\n"), {**LINK, "is_absent": True}, None),
+        (("directory", "755"), {**LINK, "is_absent": True}, None),
+        (None, {}, ("directory", "755")),
+        (None, {"mode": 0o700}, ("directory", "700")),
+        (("directory", "755"), {"mode": 0o700}, ("directory", "700")),
+        (("directory", "2775"), {}, None),
+        (("directory", "755"), {"is_absent": True}, ()),
+        (None, {"is_absent": True}, None),
+        (("file", "644", "theirs\n"), {"is_absent": True}, None),
+    ],
+)
+def test_what_a_role_wants_at_a_path(tmp_path, before, wanted, after):
+    """After None: nothing is to be done; (): nothing is there."""
+    path = tmp_path / "a"
+    put(path, before)
+    each = [file.Wanted(str(path), **wanted)]
+    assert bool(file.apply(each, Effects(), check=True)) == (after is not None)
+    assert there(path) == before, "check mode"
+    assert list(file.apply(each, Effects())) == ([] if after is None else [str(path)])
+    assert there(path) == (before if after is None else after or None)
+    assert file.apply(each, Effects()) == {}
+
+
+def test_a_directory_goes_with_the_last_of_its_files_and_stays_with_anothers(tmp_path):
+    def gone(name):
+        return file.Wanted(str(tmp_path / name), b"" if "/" in name else None, mode=None, is_absent=True)
+
+    for name in ("a/one", "b/one", "b/theirs"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    found = file.apply([gone("a"), gone("a/one"), gone("b/one"), gone("b")], Effects())
+    assert list(found) == [str(tmp_path / name) for name in ("a/one", "b/one", "a")]
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["b", "b/theirs"]
+
+
+def test_a_link_to_a_directory_is_the_directory(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "a").symlink_to("real")
+    assert file.apply([file.Wanted(str(tmp_path / "a"))], Effects()) == {}
+
+
+def test_all_that_is_in_the_way_is_named_before_anything_is_written(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").write_text("x")
+    wanted = [file.Wanted(str(tmp_path / "new"), b""), file.Wanted(str(tmp_path / "a"), b"")]
+    with pytest.raises(ValueError, match="move it away") as failure:
+        file.apply([*wanted, file.Wanted(str(tmp_path / "b"))], Effects())
+    assert str(failure.value).replace(str(tmp_path), "").splitlines() == [
+        "/a is a directory, expected a file or link: move it away",
+        "/b is a file or link, expected a directory: move it away",
+    ]
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_keeps_its_owner(tmp_path):
+    (tmp_path / "a").write_text("old")
+    os.chown(tmp_path / "a", 1, 2)
+    file.apply([file.Wanted(str(tmp_path / "a"), b"new", mode=0o600)], Effects())
+    assert ((tmp_path / "a").stat().st_uid, (tmp_path / "a").stat().st_gid) == (1, 2)
+
+
+def test_of_a_secret_the_record_has_a_digest_and_nobody_reads_that(tree):
+    path = str(tree / "settings")
+    state = file.without_content(file.capture(path))
+    assert "content" not in state
+    assert file.secrets({path: state, "/other": None, "/link": {"kind": "link", "target": "x"}}) == [path]
+    watched = {"files": [path]}
+    before = file.File().read(Host("/", command.run), watched)
+    (tree / "settings").write_text("another password\n")
+    now = file.File().read(Host("/", command.run), watched)
+    (found,) = file.File().differences(Host("/", command.run), before, now, watched)
+    assert (found.text, found.is_damage) == (f"file {path} was content=recorded, is content=another", True)

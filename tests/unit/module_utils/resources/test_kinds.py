@@ -161,7 +161,7 @@ def test_the_recorded_state_of_a_file(tmp_path: Path) -> None:
     assert observe(str(tmp_path), {"files": ["/file", "/link", "/folder", "/missing"]})["file"] == {
         "/file": {"sha256": digest, "mode": "0640", "owner": owner},
         "/link": {"link": "file"},
-        "/folder": {"directory": True},
+        "/folder": {"directory": True, "mode": f"{(tmp_path / 'folder').stat().st_mode & 0o777:04o}"},
         "/missing": None,
     }
 
@@ -219,20 +219,20 @@ def test_a_setting_of_the_linker_from_the_future_or_nowhere_leaves_a_new_cache_c
 @pytest.mark.parametrize(
     ("before", "now", "message"),
     [
-        ({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 9, "d": 4}, "file x was b=2 c=3 d=None, is b=9 c=None d=4"),
-        ({"a": "0123456789" * 5}, {"a": ""}, "file x was a=" + "0123456789" * 4 + ", is a="),
-        (None, {"b": 1, "a": 2}, "file x was missing, is a=2 b=1"),
-        ({"a": 1}, None, "file x was a=1, is missing"),
-        (["one", "two"], ["two"], "file x was one; two, is two"),
+        ({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 9, "d": 4}, "blacklist in x was b=2 c=3 d=None, is b=9 c=None d=4"),
+        ({"a": "0123456789" * 5}, {"a": ""}, "blacklist in x was a=" + "0123456789" * 4 + ", is a="),
+        (None, {"b": 1, "a": 2}, "blacklist in x was missing, is a=2 b=1"),
+        ({"a": 1}, None, "blacklist in x was a=1, is missing"),
+        (["one", "two"], ["two"], "blacklist in x was one; two, is two"),
         (
             "current",
             "older than /etc/ld.so.conf.d/a.conf",
-            "file x was current, is older than /etc/ld.so.conf.d/a.conf",
+            "blacklist in x was current, is older than /etc/ld.so.conf.d/a.conf",
         ),
     ],
 )
 def test_a_sentence_has_what_differs(before: Any, now: Any, message: str) -> None:
-    wanted, states = {"file": {"x": before, "same": 1}}, {"file": {"x": now, "same": 1}}
+    wanted, states = {"blacklist": {"x": before, "same": 1}}, {"blacklist": {"x": now, "same": 1}}
     (found,) = kinds.compare(Host("/", command.run), wanted, states, {}).values()
     assert found.text == message
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_words
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, file
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, effects, file
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.nvidia_module import Modules
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback
 
@@ -212,11 +213,20 @@ def test_what_a_teardown_removed_while_this_one_waited_is_not_restored(changed):
     assert not changed.directory.exists()
 
 
-def test_a_failed_ldconfig_is_recorded(changed, snapshot):
-    changed.packages.failing = {"ldconfig": "no space left"}
-    with pytest.raises(ValueError, match="`ldconfig`") as error:
+def test_a_failed_alternative_is_recorded(changed, snapshot):
+    changed.packages.failing = {"update-alternatives": "no space left"}
+    with pytest.raises(ValueError, match="`update-alternatives") as error:
         changed.restore()
     assert store.read(str(changed.directory), store.TRANSACTION)["failed"] == str(error.value) == snapshot
+
+
+def test_a_failed_ldconfig_is_a_warning_and_the_next_run_makes_up_for_it(changed):
+    changed.packages.failing = {"ldconfig": "no space left"}
+    assert changed.restore().warnings == ["`ldconfig` failed with status 100: no space left"]
+    assert Effects(str(changed.directory)).waiting == ["ldconfig"]
+    changed.packages.failing = {}
+    changed.restore()
+    assert Effects(str(changed.directory)).waiting == []
 
 
 def test_files_are_restored_before_packages_and_alternatives_after_them(changed):
@@ -344,16 +354,25 @@ def test_an_interrupted_dpkg_is_finished_first_and_its_failure_is_a_warning(chan
     ],
 )
 def test_sources_and_keys_refresh_the_package_lists(changed, monkeypatch, path, refreshed):
-    monkeypatch.setattr(file, "restore", lambda _states, _check: [path])
+    monkeypatch.setattr(file, "restore", lambda _states, _effects, _check: [path])
     changed.restore()
     assert any("update" in command for command in changed.packages.commands) == refreshed
+
+
+def places(monkeypatch, top: Path) -> None:
+    """Have the directories below `top` be those of systemd and GRUB, which are there."""
+    units = f"{top}/system/"
+    monkeypatch.setattr(effects, "UNITS", units)
+    monkeypatch.setattr(effects, "PLACES", {units: effects.RELOAD, f"{top}/grub.d/": effects.UPDATE_GRUB})
+    monkeypatch.setattr(effects, "BOOTED", "/")
+    monkeypatch.setattr(effects.shutil, "which", lambda name: name)
 
 
 def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tmp_path, monkeypatch, snapshot):
     """Else GRUB would boot the kernel that a guard chose which is gone."""
     script, unit = tmp_path / "grub.d/07_gpuhost", tmp_path / "system/gpuhost-kernel-guard.service"
     monkeypatch.setattr(rollback, "BOOT_COUNT", str(script))
-    monkeypatch.setattr(rollback, "UNITS", f"{unit.parent}/")
+    places(monkeypatch, tmp_path)
     assert changed.restore().warnings == []
     assert ["update-grub"] not in changed.packages.commands
     for path in (script, unit):
@@ -375,7 +394,7 @@ def test_a_timer_whose_unit_was_restored_is_started_or_stopped(changed, tmp_path
     timer = tmp_path / "system/gpuhost-verify.timer"
     timer.parent.mkdir()
     monkeypatch.setattr(rollback, "TIMER", str(timer))
-    monkeypatch.setattr(rollback, "UNITS", f"{timer.parent}/")
+    places(monkeypatch, tmp_path)
     content = {"kind": "file", "content": "", "mode": 0o644, "uid": os.getuid(), "gid": os.getgid()}
     if not is_recorded:
         timer.write_text("x\n")
@@ -384,8 +403,9 @@ def test_a_timer_whose_unit_was_restored_is_started_or_stopped(changed, tmp_path
     assert changed.restore().warnings == []
     units = [words[1:] for words in changed.packages.commands if words[0] == "systemctl"]
     # Without its unit a timer goes on; stopped after a reload, which packages do, too, it is a failed one.
-    expected = [["daemon-reload"], [verb, "gpuhost-verify.timer"]]
-    assert units == (expected if is_recorded else expected[::-1])
+    reload = [["daemon-reload"], ["try-restart", "gpuhost-verify.timer"]]
+    change = [[verb, "gpuhost-verify.timer"]]
+    assert units == (reload + change if is_recorded else change + reload)
 
 
 def test_check_mode_writes_no_record_and_removes_no_directory(changed, tmp_path):
@@ -470,7 +490,7 @@ def test_a_record_without_files_or_with_changed_settings_refreshes_the_linkers_c
     assert changed.packages.commands == [["ldconfig"]]
     changed.packages.commands.clear()
     frameworks_alone(changed, changed.settings)
-    monkeypatch.setattr(file, "restore", lambda _states, _check: ["/opt/x", "/etc/ld.so.conf.d/cuda.conf"])
+    monkeypatch.setattr(file, "restore", lambda _states, _effects, _check: ["/opt/x", "/etc/ld.so.conf.d/cuda.conf"])
     changed.restore()
     assert changed.packages.commands == [["ldconfig"]]
 

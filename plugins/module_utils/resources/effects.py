@@ -1,0 +1,95 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""What has to run after a file has changed: its place decides that, whoever changes it.
+
+An effect is on disk before the file is written and until it ran: the next run finds a right file, and could not know
+that its writer died before systemd or GRUB read it. Runs on the managed host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, Callable, Iterable
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+
+UNITS = "/etc/systemd/system/"
+BOOTED = "/run/systemd/system"  # sd_booted(3)
+LDCONFIG, RELOAD, RESTART, UPDATE_GRUB = "ldconfig", "daemon-reload", "restart", "update-grub"
+NO_UNIT = 5  # systemctl(1), EXIT STATUS: "unit not loaded", here as it was removed with its file
+PLACES = {"/etc/ld.so.conf.d/": LDCONFIG, UNITS: RELOAD, "/etc/grub.d/": UPDATE_GRUB}
+_ORDER = (LDCONFIG, RELOAD, RESTART, UPDATE_GRUB)
+_RECORD = "effects"
+
+RunCommand = Callable[..., Any]  # AnsibleModule.run_command
+
+
+class Effects:
+    """The effects of changed files, in the state directory of a run; a role alone, without one, keeps no record."""
+
+    def __init__(self, directory: str = "") -> None:
+        self.directory = directory
+        record = store.read(directory, _RECORD) if directory else None
+        self.waiting: list[str] = list((record or {}).get("waiting") or [])
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Record what has to follow, before any of `paths` is written."""
+        self.add_effects(effect for path in paths for effect in _of(path))
+
+    def add_effects(self, effects: Iterable[str]) -> None:
+        """Record effects that no path tells, such as those of a package."""
+        new = [effect for effect in dict.fromkeys(effects) if effect not in self.waiting]
+        self.waiting += new
+        if new:
+            self._write()
+
+    def run(self, run_command: RunCommand) -> list[str]:
+        """Run what is waiting, and return what failed, a sentence each: that stays recorded, for the next run."""
+        failed = []
+        for effect in sorted(self.waiting, key=lambda effect: _ORDER.index(effect.split(" ")[0])):
+            command = _command(effect)
+            if command is not None:
+                rc, _out, err = run_command(command)
+                if rc and not (effect.startswith(RESTART) and rc == NO_UNIT):
+                    failed.append("`%s` failed with status %d: %s" % (" ".join(command), rc, err.strip()))
+                    continue
+            self.waiting.remove(effect)
+            self._write()
+        return failed
+
+    def _write(self) -> None:
+        if not self.directory:
+            return
+        if self.waiting:
+            store.write(self.directory, _RECORD, {"waiting": self.waiting})
+        else:
+            store.remove(self.directory, _RECORD)
+
+
+def _of(path: str) -> list[str]:
+    """Return the effects of a change of the file at `path`.
+
+    A timer, and a service with a drop-in, go on with their old settings until they are restarted. Services of our own
+    are programs that end.
+    """
+    found = [effect for place, effect in PLACES.items() if path.startswith(place)]
+    if RELOAD in found:
+        directory, name = os.path.split(path)
+        if directory.endswith(".d"):
+            found.append("%s %s" % (RESTART, os.path.basename(directory)[:-2]))
+        elif name.endswith(".timer") and directory + "/" == UNITS:
+            found.append("%s %s" % (RESTART, name))
+    return found
+
+
+def _command(effect: str) -> list[str] | None:
+    """Return the command of an effect; None where its program has nothing to do here, as in an image's root."""
+    name, _space, unit = effect.partition(" ")
+    if name in (RELOAD, RESTART):
+        if not os.path.isdir(BOOTED):
+            return None
+        return ["systemctl", "daemon-reload"] if name == RELOAD else ["systemctl", "try-restart", unit]
+    if name == UPDATE_GRUB and shutil.which("update-grub") is None:
+        return None
+    return [name]

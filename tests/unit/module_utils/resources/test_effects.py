@@ -1,0 +1,116 @@
+"""What follows a changed file: by its place, once, recorded until it ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import effects, file
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
+
+UNITS = "/etc/systemd/system"
+RELOADED = ["systemctl daemon-reload"]
+
+
+class Host:
+    """A host on which systemd runs and GRUB is installed; those in `failing` end with that status."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.failing: dict[str, int] = {}
+
+    def __call__(self, command: list[str]) -> tuple[int, str, str]:
+        self.ran.append(" ".join(command))
+        return self.failing.get(self.ran[-1], 0), "", "broken\n"
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setattr(effects, "BOOTED", "/")
+    monkeypatch.setattr(effects.shutil, "which", lambda name: f"/usr/sbin/{name}")
+    return Host()
+
+
+@pytest.mark.parametrize(
+    ("paths", "commands"),
+    [
+        (["/etc/profile.d/cuda.sh", "/usr/local/bin/nvcc"], []),
+        (["/etc/ld.so.conf.d/gpuhost-cuda.conf"], ["ldconfig"]),
+        ([f"{UNITS}/gpuhost-kernel-guard.service", f"{UNITS}/gpuhost-verify.service"], RELOADED),
+        ([f"{UNITS}/multi-user.target.wants/gpuhost-kernel-guard.service"], RELOADED),
+        ([f"{UNITS}/timers.target.wants/gpuhost-verify.timer"], RELOADED),
+        ([f"{UNITS}/gpuhost-verify.timer"], [*RELOADED, "systemctl try-restart gpuhost-verify.timer"]),
+        (
+            [f"{UNITS}/nvidia-persistenced.service.d/gpuhost.conf"],
+            [*RELOADED, "systemctl try-restart nvidia-persistenced.service"],
+        ),
+        (["/etc/grub.d/07_gpuhost"], ["update-grub"]),
+        (
+            ["/etc/grub.d/07_gpuhost", f"{UNITS}/a.timer", "/etc/ld.so.conf.d/a.conf"],
+            ["ldconfig", *RELOADED, "systemctl try-restart a.timer", "update-grub"],
+        ),
+    ],
+)
+def test_the_place_of_a_file_decides_what_follows(host: Host, paths: list[str], commands: list[str]) -> None:
+    found = Effects()
+    found.add(paths)
+    assert found.run(host) == []
+    assert host.ran == commands
+    assert found.run(host) == []
+    assert host.ran == commands, "once"
+
+
+def test_without_a_running_systemd_and_grub_nothing_has_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the root of an image, where systemctl fails: "System has not been booted with systemd as init system"."""
+    monkeypatch.setattr(effects, "BOOTED", "/nonexistent")
+    monkeypatch.setattr(effects.shutil, "which", lambda name: None)
+    host, found = Host(), Effects()
+    found.add([f"{UNITS}/a.timer", "/etc/grub.d/07_gpuhost", "/etc/ld.so.conf.d/a.conf"])
+    assert found.run(host) == []
+    assert host.ran == ["ldconfig"]
+
+
+def test_what_a_dead_run_left_is_made_up_for_by_the_next_one(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(path: str, state: Any) -> None:
+        raise KeyboardInterrupt
+
+    unit, directory = tmp_path / "system" / "a.timer", str(tmp_path)
+    monkeypatch.setattr(effects, "UNITS", f"{unit.parent}/")
+    monkeypatch.setattr(effects, "PLACES", {f"{unit.parent}/": effects.RELOAD})
+    monkeypatch.setattr(file, "write", dies)
+    with pytest.raises(KeyboardInterrupt):
+        file.apply([file.Wanted(str(unit), b"new", mode=0o644)], Effects(directory))
+    assert Effects(directory).run(host) == []
+    assert host.ran == ["systemctl daemon-reload", "systemctl try-restart a.timer"]
+    assert store.read(directory, "effects") is None
+
+
+def test_what_failed_is_said_and_tried_again_and_the_rest_runs(host: Host, tmp_path: Path) -> None:
+    host.failing = {"systemctl daemon-reload": 1}
+    found = Effects(str(tmp_path))
+    found.add([f"{UNITS}/a.service", "/etc/grub.d/07_gpuhost"])
+    assert found.run(host) == ["`systemctl daemon-reload` failed with status 1: broken"]
+    assert host.ran == ["systemctl daemon-reload", "update-grub"]
+    host.failing, host.ran = {}, []
+    assert Effects(str(tmp_path)).run(host) == []
+    assert host.ran == RELOADED
+
+
+@pytest.mark.parametrize(("status", "failures"), [(5, 0), (1, 1)])
+def test_a_unit_that_went_with_its_file_needs_no_restart(host: Host, status: int, failures: int) -> None:
+    """systemd 252: "Failed to try-restart a.timer: Unit a.timer not found." ends with 5."""
+    host.failing = {"systemctl try-restart a.timer": status}
+    found = Effects()
+    found.add([f"{UNITS}/a.timer"])
+    assert (len(found.run(host)), len(found.waiting)) == (failures, failures)
+
+
+def test_a_role_alone_keeps_no_record(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Effects().add(["/etc/grub.d/07_gpuhost"])
+    assert list(tmp_path.iterdir()) == []
+    assert Effects().waiting == []
