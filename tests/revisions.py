@@ -40,7 +40,7 @@ DOCUMENTS = {"DOCUMENTATION", "EXAMPLES", "RETURN"}
 
 def parts() -> dict[str, ManagedPart]:
     listed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())["__gpu_stack_listed"]
-    return {name: ManagedPart.from_json(entry) for name, entry in with_components(listed).items() if name != PLAN}
+    return {name: ManagedPart.from_json(entry) for name, entry in with_components(listed, {}).items() if name != PLAN}
 
 
 def steps() -> dict[str, dict[str, Any]]:

@@ -18,9 +18,9 @@ version_added: "0.1.0"
 options:
   action:
     description:
-      - V(record_baseline) records O(files), O(shared_folders) and O(alternatives) before the first change of a host;
-        what is in the baseline already keeps its recorded state. That O(parts) are about to be changed is recorded,
-        with what differs of them before that, and the change is recorded as pending.
+      - V(record_baseline) records O(files), the directories above them and O(alternatives) before the first change of a
+        host; what is in the baseline already keeps its recorded state. That O(parts) are about to be changed is
+        recorded, with what differs of them before that, and the change is recorded as pending.
       - V(record_verified) records O(plan), packages with their versions and holds, O(files) and O(alternatives) as the
         verified configuration, with O(evidence). The one before it becomes the previous one, and package files that
         neither needs are removed. No change is pending any more.
@@ -73,18 +73,22 @@ options:
     type: list
     elements: path
     default: []
+  secrets:
+    description:
+      - Of O(files), those of which the verified configuration has a digest. The baseline alone has their content, so
+        that no rollback brings back an earlier password or key.
+    type: list
+    elements: path
+    default: []
   alternatives:
     description: Names of the alternatives that the roles may set, such as V(cuda).
     type: list
     elements: str
     default: []
   own_folders:
-    description: Directories that O(to=baseline) removes with all their content.
-    type: list
-    elements: path
-    default: []
-  shared_folders:
-    description: Directories that O(to=baseline) removes if they are empty and were missing in the baseline.
+    description:
+      - Directories that O(to=baseline) removes with all their content. Others above O(files), which were missing in the
+        baseline, it removes where they are empty.
     type: list
     elements: path
     default: []
@@ -177,9 +181,9 @@ class Options:
     repaired: List[str] = option([])
     accepted: List[str] = option([])
     files: List[str] = option([], elements="path")
+    secrets: List[str] = option([], elements="path", no_log=False)
     alternatives: List[str] = option([])
     own_folders: List[str] = option([], elements="path")
-    shared_folders: List[str] = option([], elements="path")
     directory: str = option("/var/lib/gpuhost", type="path")
     lock_timeout: int = 600
     environment: Dict[str, Any] = option({}, no_log=True)
@@ -211,9 +215,7 @@ def record_baseline(module: AnsibleModule, options: Options, _packages: PackageM
         recording.record_pending(options.directory)
         applied.begin(options.directory, {name: part["fingerprint"] for name, part in options.parts.items()})
     return {
-        "changed": recording.record_baseline(
-            options.directory, options.files, options.shared_folders, options.alternatives, module.check_mode
-        )
+        "changed": recording.record_baseline(options.directory, options.files, options.alternatives, module.check_mode)
     }
 
 
@@ -228,6 +230,7 @@ def record_verified(module: AnsibleModule, options: Options, packages: PackageMa
             options.alternatives,
             options.evidence,
             module.check_mode,
+            options.secrets,
         )
     }
 

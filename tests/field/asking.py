@@ -79,7 +79,7 @@ def preflight(report: Mapping[str, Any], root: Path) -> Answer:
     hosts.lay_out(root, words)
     catalog = load_catalog()
     listed = yaml.safe_load(GROUP_VARS.read_text())["__gpu_stack_listed"]
-    managed = {name: {"services": part.get("services", [])} for name, part in with_components(listed).items()}
+    managed = {name: {"services": part.get("services", [])} for name, part in with_components(listed, {}).items()}
     urls = {name: each["x86_64"] for name, each in repositories(catalog).items() if "x86_64" in each}
     given: dict[str, Any] = {**probe_options(catalog), "repositories": urls if "lists" in words else {}}
     # No archive is reached from a test; what apt has in its lists is read.

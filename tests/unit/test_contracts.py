@@ -4,6 +4,7 @@ import collections
 import configparser
 import contextlib
 import importlib
+import itertools
 import os
 import re
 import shutil
@@ -19,7 +20,8 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
+
+from tests.unit.playbooks import rendering
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (PROJECT / "roles").iterdir() if path.is_dir())
@@ -218,6 +220,9 @@ ELSEWHERE = ("__gpu_benchmark_directory", "gpu_benchmark_results_directory")
 def written_paths(path: Path, values: dict[str, Any]) -> Iterator[str]:
     """Yield what the tasks of a file write with these variables; a path that cannot be rendered is an error."""
     for task in tasks_of(path):
+        resources = task.get("gpuhost.stack.apply", {}).get("resources", [])
+        if isinstance(resources, list):  # else they are a list of the role's, which the lookup role_files reads
+            yield from (TEMPLATES.from_string(each["path"]).render(values) for each in resources)
         for module, options in task.items():
             target = options.get("dest", options.get("path")) if isinstance(options, dict) else None
             if (
@@ -235,33 +240,37 @@ def written_paths(path: Path, values: dict[str, Any]) -> Iterator[str]:
 
 def test_what_roles_write_is_restored_by_a_rollback_or_removed_by_teardown():
     """Whatever module writes it, under whatever variable."""
-    managed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())
-    parts = with_components(managed["__gpu_stack_listed"]).values()
-    known = {path for part in parts for kind in ("files", "environments") for path in part.get(kind, [])}
-    known = {TEMPLATES.from_string(path).render() for path in known}
-    folders = ("gpu_stack_shared_folders", "__gpu_stack_collector")
-    known |= {path for name in folders for path in re.findall(r"'(/[^']+)'", managed[name])}
+    known = {
+        path
+        for part in rendering.managed().values()
+        for kind in ("files", "environments")
+        for path in part.get(kind, [])
+    }
     written = set()
     for role in (role.name for role in ROLES):
         for user in ("tensorflow_env", "pytorch_env") if role == "framework_env" else (role,):
             values = role_values(role, user)
             for path in (PROJECT / "roles" / role).glob("tasks/*.yml"):
                 written |= set(written_paths(path, values))
-    assert {"/etc/profile.d/cuda.sh", "/usr/local/bin/nvcc", "/etc/grub.d/07_gpuhost"} <= written
-    assert {"/usr/local/lib/gpuhost/cuda-command", "/opt/gpuhost/pytorch", "/opt/gpuhost/bin/gpuhost-env"} <= written
-    own = tuple(managed["gpu_stack_own_folders"])
+    assert {"/etc/apt/sources.list.d/nvidia-cuda.sources", "/etc/apt/keyrings/nvidia-cuda.asc"} <= written
+    assert {"/opt/gpuhost/pytorch", "/opt/gpuhost/bin/gpuhost-env"} <= written
+    assert {"/etc/profile.d/cuda.sh", "/usr/local/bin/nvcc", "/etc/grub.d/07_gpuhost"} <= known
+    own = tuple(rendering.group_vars()["gpu_stack_own_folders"])
     data = ("/opt/gpuhost/", "/var/lib/gpuhost/", "/var/cache/gpuhost/")  # which no rollback needs
     assert {path for path in written - known if path not in own and not path.startswith(data)} == set()
 
 
-def test_what_holds_secrets_is_for_root_alone_and_in_no_output():
-    """Neither a task's diff nor its result shows what it writes."""
+def test_what_is_for_root_alone_is_a_secret():
+    """Its content is then in no output and no record but the baseline."""
     found = {}
-    for task in (task for path in PROJECT.glob("roles/*/tasks/*.yml") for task in tasks_of(path)):
-        for options in (value for value in task.values() if isinstance(value, dict) and "mode" in value):
-            if options["mode"] in ("0600", "0400"):
-                found[task["name"]] = task.get("diff") is False or task.get("no_log") is True
-    assert found == {"Store the password for NVIDIA's repository": True, "Copy the key and the certificate": True}
+    for path in PROJECT.glob("roles/*/vars/main.yml"):
+        lists = [values for name, values in yaml.safe_load(path.read_text()).items() if name.endswith("_resources")]
+        found |= {
+            each["path"]: each.get("secret") for each in itertools.chain(*lists) if each.get("mode") in ("0600", "0400")
+        }
+    names = [f"{{{{ __nvidia_driver_signing_directory }}}}/{name}" for name in ("key", "certificate")]
+    assert found == dict.fromkeys(["/etc/apt/auth.conf.d/gpuhost-nvidia-repository.conf", *names], True)
+    assert [path for path in TASK_FILES if re.search(r"mode: .?0[64]00", path.read_text())] == []
 
 
 def test_each_file_of_tasks_is_part_of_a_playbook():
@@ -271,18 +280,9 @@ def test_each_file_of_tasks_is_part_of_a_playbook():
     assert {name for name in names if not re.search(rf"_tasks: (tasks/)?{name}$", text, re.M)} == set()
 
 
-def test_systemd_is_reloaded_only_after_a_unit_has_changed():
-    """A reload can take the GPUs away from running containers."""
-    found = []
-    for path in TASK_FILES:
-        text = path.read_text()
-        for condition in re.findall(r"daemon[_-]reload: *(.*)", text):
-            (unit,) = re.findall(r'^"{{ (__\w+) is changed }}"$', condition) or pytest.fail(f"{path}: {condition}")
-            written = rf'dest: "?/etc/systemd/system/.+\n(?:  .*\n)*  register: {unit}\n'
-            assert re.search(written, text), f"{unit} of {path} is not the result of writing a unit"
-            found.append(path.name)
-        assert "systemctl daemon-reload" not in text, path
-    assert found == ["timer_present.yml", "kernel_guard.yml"]
+def test_systemd_is_reloaded_only_where_a_unit_has_changed():
+    """A reload can take the GPUs away from running containers: gpuhost.stack.apply does it, by the place of a file."""
+    assert [path.name for path in TASK_FILES if re.search("daemon.reload", path.read_text())] == []
 
 
 def step(task: dict[str, Any]) -> str:
@@ -306,12 +306,14 @@ def test_nouveau_is_blacklisted_before_packages_build_the_initramfs(path, prepar
     (second,) = (number for number, found in enumerate(steps) if found.startswith(packages))
     assert first < second
     (task,) = (
-        task
-        for task in tasks_of(PROJECT / "roles/nvidia_driver/tasks/prepare.yml")
-        if task.get("ansible.builtin.copy", {}).get("dest") == "/etc/modprobe.d/gpuhost-nouveau.conf"
+        task for task in tasks_of(PROJECT / "roles/nvidia_driver/tasks/prepare.yml") if "gpuhost.stack.apply" in task
     )
+    assert task["gpuhost.stack.apply"]["resources"] == "{{ __nvidia_driver_resources }}"
     assert "when" not in task
-    assert "blacklist {{ module }}" in task["ansible.builtin.copy"]["content"]
+    resources = yaml.safe_load((PROJECT / "roles/nvidia_driver/vars/main.yml").read_text())["__nvidia_driver_resources"]
+    (blacklist,) = (each for each in resources if each["path"] == "/etc/modprobe.d/gpuhost-nouveau.conf")
+    assert blacklist.keys() == {"path", "content"}
+    assert "blacklist {{ module }}" in blacklist["content"]
 
 
 def test_results_of_tasks_are_not_taken_for_misspelled_variables():

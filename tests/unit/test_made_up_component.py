@@ -34,7 +34,7 @@ gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "class": "0302", "k
 found |= {"gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": None, "gpu_processes": [], "applied": applied}
 found = {**found, "packages": {}, **more}
 args = {"request": request, "own_kernel": False, "transitions": [], "converge": "drift"}
-args["managed"] = with_components(managed)
+args["managed"] = with_components(managed, {})
 
 
 def variables(facts, prefixes):

@@ -54,9 +54,9 @@ def running(sh: Shell) -> str:
     return sh("uname -r").strip()
 
 
-def role_tasks(name: str) -> None:
+def role_tasks(guard: bool) -> None:
     command = [str(Path(sys.executable).with_name("ansible-playbook")), str(SCENARIO / "kernel_guard.yml")]
-    command += ["-i", str(SCENARIO / "hosts.yml"), "-e", f"kernel_guard_tasks={name}"]
+    command += ["-i", str(SCENARIO / "hosts.yml"), "-e", f"nvidia_driver_kernel_guard={guard}"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -70,10 +70,10 @@ def guarded(sh: Shell, running: str) -> Iterator[None]:
     menu = MENU.read_text().replace(OLD, running).replace(begin, counting.stdout + begin)
     sh(f"echo {shlex.quote(menu)} > /boot/grub/grub.cfg && grub-script-check /boot/grub/grub.cfg")
     sh(f"touch /boot/vmlinuz-{running}; {MODULE.format(running)}")
-    role_tasks("kernel_guard.yml")
+    role_tasks(True)
     sh(PACKAGE)
     yield
-    role_tasks("remove_kernel_guard.yml")
+    role_tasks(False)
     sh(
         f"{APT} purge linux-image-{NEW} grub-common && "
         f"rm -r /boot/grub /boot/vmlinuz-{running} /lib/modules/{running} {FOLDER}"

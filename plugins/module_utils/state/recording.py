@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Iterable
+from typing import Any, Container, Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore
@@ -20,10 +20,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
 
 
-def record_baseline(
-    directory: str, paths: list[str], shared: list[str], names: Iterable[str] = (), check: bool = False
-) -> bool:
-    """Record files, whether the directories `shared` exist, and the alternatives `names`, before the first change.
+def record_baseline(directory: str, paths: list[str], names: Iterable[str] = (), check: bool = False) -> bool:
+    """Record files, whether the directories above them exist, and the alternatives `names`, before the first change.
 
     What is in the baseline already keeps its recorded state; only what is new to it is added. A baseline of an earlier
     release has no alternatives, and gets none: those of now may be a change of that release.
@@ -33,12 +31,19 @@ def record_baseline(
     links = [name for name in names if "alternatives" in baseline and name not in chosen]
     chosen.update((name, alternative.read("/", name)) for name in links)
     files = {path: file.capture(path) for path in paths if path not in baseline["files"]}
-    folders = {path: os.path.isdir(path) for path in shared if path not in baseline["folders"]}
+    above = sorted({folder for path in files for folder in _above(path)} - set(baseline["folders"]))
+    folders = {path: os.path.isdir(path) for path in above}
     if (files or folders or links) and not check:
         record = {"files": dict(baseline["files"], **files), "folders": dict(baseline["folders"], **folders)}
         record.update({"alternatives": chosen} if "alternatives" in baseline else {})
         store.write(directory, store.BASELINE, record)
     return bool(files or folders or links)
+
+
+def _above(path: str) -> Iterator[str]:
+    while path != "/":
+        path = os.path.dirname(path)
+        yield path
 
 
 def record_pending(directory: str) -> None:
@@ -87,8 +92,11 @@ def record_verified(
     names: list[str],
     evidence: dict[str, Any] | None = None,
     check: bool = False,
+    secrets: Container[str] = (),
 ) -> bool:
     """Record the plan, packages, files and alternatives (`names`) as the verified configuration, with its evidence.
+
+    Of `secrets` among the files the record has digests.
 
     The configuration that was verified before becomes the previous one, unless only the plan differs; kept files of
     packages that neither of them installs are removed. The record of the last complete run is kept with it. A change
@@ -98,7 +106,9 @@ def record_verified(
     now = {
         "plan": plan,
         "packages": restore.states(sorted(store.journal(directory)), manager.packages(), manager.automatic()),
-        "files": {path: file.capture(path) for path in paths},
+        "files": {
+            path: file.without_content(file.capture(path)) if path in secrets else file.capture(path) for path in paths
+        },
         "alternatives": {name: alternative.read("/", name) for name in names},
     }
     changed = before is None or {name: before.get(name) for name in now} != now

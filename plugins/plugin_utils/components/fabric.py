@@ -406,7 +406,7 @@ class Fabric(PackagedPart[FabricComponent]):
     build_variables = ("fabric_helpers",)
     catalog_file = FabricFile
     findings = (FABRIC_GPU_PASSED_THROUGH,)
-    managed = {"services": ["nvidia-fabricmanager"], "files": ["/etc/modules-load.d/gpuhost-fabric.conf"]}  # noqa: RUF012
+    managed = {"services": ["nvidia-fabricmanager"]}  # noqa: RUF012
     in_summary = False
     is_common = False
 

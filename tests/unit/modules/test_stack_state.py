@@ -37,7 +37,7 @@ PARTS = {"plan": {"fingerprint": "f", "watch": {}}}
 
 
 def test_each_action_writes_its_record(module: Module) -> None:
-    assert module("record_baseline", files=["/nonexistent"], shared_folders=["/"])["changed"] is True
+    assert module("record_baseline", files=["/nonexistent"])["changed"] is True
     assert module.records() == ["baseline.json", "pending.json"]
     assert module("record_applied", parts=PARTS)["changed"] is True
     assert module.records() == ["applied.json", "baseline.json", "listings.json", "pending.json"]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 
 PROJECT = Path(__file__).resolve().parents[3]
 PLAYBOOKS = PROJECT / "playbooks"
@@ -73,7 +72,8 @@ def group_vars() -> dict[str, Any]:
 
 def managed() -> dict[str, dict[str, Any]]:
     """Return gpu_stack_managed as the playbooks complete it."""
-    return with_components(group_vars()["__gpu_stack_listed"])
+    (answer,) = rendered([{"variables": {}, "names": ["gpu_stack_managed"]}])
+    return dict(answer["gpu_stack_managed"])
 
 
 @functools.cache

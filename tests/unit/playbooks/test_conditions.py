@@ -233,13 +233,7 @@ TABLE: Mapping[str, Rows] = {
         ({"gpu_stack_managed": {"nccl": {}}, "ansible_skip_tags": ["verify"]}, True),
         ({"gpu_stack_managed": {"nccl": {}}, "ansible_skip_tags": ["nccl"]}, False),
     ],
-    "tasks/record_applied.yml: Create the directory of local facts": [({}, True), (FRAMEWORKS_ALONE, False)],
-    "tasks/record_applied.yml: Write the applied plan as a local fact": [
-        ({"__gpu_stack_facts_directory": {"changed": True}}, True),
-        ({"__gpu_stack_facts_directory": {"changed": False}, **CHECK_MODE}, True),
-        ({"__gpu_stack_facts_directory": {"changed": True}, **CHECK_MODE}, False),
-        ({"__gpu_stack_facts_directory": {"changed": False}, **FRAMEWORKS_ALONE}, False),
-    ],
+    "tasks/record_applied.yml: Write the applied plan as a local fact": [({}, True), (FRAMEWORKS_ALONE, False)],
     "_record_verified.yml: Finish hosts on which nothing is to be recorded": [
         (SAME, True),
         ({**SAME, **BASELINE}, False),

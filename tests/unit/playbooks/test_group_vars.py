@@ -21,11 +21,10 @@ INPUTS = [name for name in role_inputs.inputs() if name != role_inputs.ROLES]
 OTHERS = ("__gpu_stack_apt_transaction", "__gpu_stack_reinstall", "gpu_stack_left_out", "gpu_stack_transitions")
 FOLDERS = (
     "gpu_stack_own_folders",
-    "gpu_stack_shared_folders",
     "gpu_stack_state_directory",
     "gpu_stack_cache_directory",
 )
-RESTORED = ("gpu_stack_managed_files", "gpu_stack_managed_alternatives")
+RESTORED = ("gpu_stack_managed_files", "gpu_stack_managed_secrets", "gpu_stack_managed_alternatives")
 NAMES = [*INPUTS, *OTHERS, *FOLDERS, *RESTORED]
 
 LEFTOVERS = {

@@ -88,7 +88,6 @@ def managed(**variables):
 def test_commands_of_the_users_own_are_watched_and_restored(scope, is_recorded):
     parts, files = managed(env_paths_commands=["nvcc", "nsys"], __gpu_stack_is_whole=scope)
     watched = ManagedPart.from_json(parts["env_paths"]).watch
-    assert "commands" not in watched
     assert watched["files"].count("/usr/local/bin/nvcc") == watched["files"].count("/usr/local/bin/nsys") == 1
     assert ("/usr/local/bin/nsys" in files) == ("/usr/local/bin/nvcc" in files) == is_recorded
 
@@ -109,7 +108,9 @@ def test_what_of_the_driver_is_watched(variables, driver, modules):
     assert parts["nvidia_driver"]["services"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
     assert parts["fabric"]["services"] == ["nvidia-fabricmanager"]
     assert parts["nvidia_driver"]["blacklists"] is True
-    assert parts["nvidia_driver"]["trees"] == ["/var/lib/gpuhost/module_signing"]
+    keys = [f"/var/lib/gpuhost/module_signing/{name}" for name in ("key", "certificate")]
+    assert parts["nvidia_driver"]["secrets"] == keys
+    assert {*keys, "/var/lib/gpuhost/module_signing"} <= set(parts["nvidia_driver"]["files"])
     assert (parts["nvidia_driver"]["driver"], parts["nvidia_driver"]["modules"]) == (driver, modules)
     for framework in ("tensorflow", "pytorch"):
         assert parts[f"{framework}_env"]["environments"] == [f"/opt/gpuhost/{framework}"]

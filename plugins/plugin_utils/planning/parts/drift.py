@@ -42,12 +42,9 @@ class ManagedPart:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> ManagedPart:
-        """Read an entry of gpu_stack_managed: `for`, `with` and what is watched; `commands` are in /usr/local/bin."""
-        others = ("for", "with", "commands", "revision", COMPONENT)
+        """Read an entry of gpu_stack_managed: `for`, `with` and what is watched."""
+        others = ("for", "with", "revision", "secrets", COMPONENT)
         watch = {key: value for key, value in entry.items() if key not in others and value}
-        if entry.get("commands"):
-            commands = [f"/usr/local/bin/{name}" for name in entry["commands"]]
-            watch["files"] = list(dict.fromkeys([*watch.get("files", ()), *commands]))
         return cls(tuple(entry["for"]), tuple(entry.get("with", ())), watch, entry.get("revision", 1))
 
 

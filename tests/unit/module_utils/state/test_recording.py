@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, file
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording
 
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
@@ -89,6 +89,19 @@ def test_another_plan_of_the_same_host_leaves_the_previous_configuration(recorde
     assert recorder.verified({**PLAN, "reasons": ["another"]})
     assert store.read(str(recorder.directory), store.PREVIOUS) is None
     assert store.read(str(recorder.directory), store.VERIFIED)["plan"]["reasons"] == ["another"]
+
+
+def test_of_secrets_the_baseline_alone_has_the_content(recorder):
+    recorder.settings.write_text("password\n")
+    apt, path = recorder.packages.apt(str(recorder.directory / "packages")), str(recorder.settings)
+    recording.record_baseline(str(recorder.directory), [path])
+    recording.record_verified(str(recorder.directory), apt, PLAN, [path], [], secrets=[path])
+    contents = {name: store.read(str(recorder.directory), name)["files"][path] for name in ("baseline", "verified")}
+    assert file.content(contents["baseline"]) == b"password\n"
+    assert contents["verified"] == file.without_content(contents["baseline"])
+    assert [state for state in recorder.directory.glob("*.json") if "cGFzc3dvcmQ" in state.read_text()] == [
+        recorder.directory / "baseline.json"
+    ]
 
 
 def test_newer_evidence_of_the_same_configuration_is_recorded_and_is_no_change(recorder):
@@ -266,35 +279,27 @@ def test_check_mode_records_nothing(recorder):
 def test_the_baseline_keeps_the_first_state_and_takes_what_is_new(tmp_path):
     state, first, second, missing = str(tmp_path / "state"), tmp_path / "first", tmp_path / "second", tmp_path / "none"
     first.write_text("as found\n")
-    assert recording.record_baseline(state, [str(first)], [str(tmp_path), str(missing)])
+    assert recording.record_baseline(state, [str(first), str(missing / "below" / "file")])
     before = store.read(state, store.BASELINE)
-    assert before["folders"] == {str(tmp_path): True, str(missing): False}
+    folders = {path: before["folders"][str(path)] for path in (tmp_path, Path("/"), missing, missing / "below")}
+    assert list(folders.values()) == [True, True, False, False]
     first.write_text("changed\n")
     missing.mkdir()
-    assert not recording.record_baseline(state, [str(first)], [str(missing)])
-    assert recording.record_baseline(state, [str(first), str(second)], [])
+    assert not recording.record_baseline(state, [str(first)])
+    assert recording.record_baseline(state, [str(first), str(missing / "other"), str(second)])
     after = store.read(state, store.BASELINE)
-    assert after["files"] == {**before["files"], str(second): None}
+    assert after["files"] == {**before["files"], str(missing / "other"): None, str(second): None}
     assert after["folders"] == before["folders"]
-
-
-def test_a_file_or_a_directory_alone_is_added_to_the_baseline(tmp_path):
-    state, file, folder = str(tmp_path / "state"), str(tmp_path / "file"), str(tmp_path / "folder")
-    assert recording.record_baseline(state, [], [folder])
-    assert recording.record_baseline(state, [file], [])
-    record = {"files": {file: None}, "folders": {folder: False}, "alternatives": {}, "schema": 1}
-    assert store.read(state, store.BASELINE) == record
-    assert not recording.record_baseline(state, [file], [folder])
 
 
 def test_the_baseline_has_the_alternatives_that_were_there_first(tmp_path, monkeypatch):
     state, found = str(tmp_path / "state"), {"cuda": {"mode": "auto", "value": "/usr/local/cuda-13.0"}}
     monkeypatch.setattr(alternative, "read", lambda _root, name: found.get(name))
-    assert recording.record_baseline(state, [], [], ["cuda", "none"])
+    assert recording.record_baseline(state, [], ["cuda", "none"])
     before = store.read(state, store.BASELINE)["alternatives"]
     assert before == {"cuda": {"mode": "auto", "value": "/usr/local/cuda-13.0"}, "none": None}
     found["cuda"] = {"mode": "manual", "value": "/usr/local/cuda-13.2"}
-    assert not recording.record_baseline(state, [], [], ["cuda", "none"])
+    assert not recording.record_baseline(state, [], ["cuda", "none"])
     assert store.read(state, store.BASELINE)["alternatives"] == before
 
 

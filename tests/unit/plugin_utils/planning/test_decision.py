@@ -32,7 +32,7 @@ from tests.unit.package_index import serve
 PROJECT = Path(__file__).resolve().parents[4]
 GROUP_VARS = PROJECT / "playbooks/group_vars/all"
 GROUP: dict[str, Any] = yaml.safe_load((GROUP_VARS / "managed.yml").read_text())
-MANAGED = with_components(GROUP["__gpu_stack_listed"])
+MANAGED = with_components(GROUP["__gpu_stack_listed"], {})
 ARGS: dict[str, Any] = {
     "request": {"cuda": "13.0", "tensorflow": "none"},  # the newest CUDA may have no NCCL yet
     "own_kernel": False,

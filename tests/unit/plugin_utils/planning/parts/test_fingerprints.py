@@ -23,7 +23,7 @@ PLAN = plan_from_json(json.loads((INSTALLED / "verified.json").read_text())["pla
 MANAGED = {
     name: ManagedPart.from_json(entry)
     for name, entry in with_components(
-        yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())["__gpu_stack_listed"]
+        yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())["__gpu_stack_listed"], {}
     ).items()
 }
 LOCK = PLAN.components["tensorflow"].lock if PLAN.components["tensorflow"] else ""
