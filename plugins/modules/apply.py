@@ -16,7 +16,7 @@ description:
     drop-in, and C(update-grub) one in C(/etc/grub.d).
   - What has to follow is recorded in O(state_directory) before a file is written, and until it ran. So a run that
     follows one which died between the two makes up for it.
-  - Files are written with the owner that they have, or with the user's that runs this module.
+  - Files keep their owner. New ones, and all that are secret, get the user that runs this module.
 version_added: "0.2.0"
 options:
   resources:
@@ -150,7 +150,10 @@ def wanted(resource: Dict[str, Any]) -> List[file.Wanted]:
     content = None if data is None else base64.b64decode(data)
     octal = int(mode, 8) if mode is not None else None if content is None else 0o644
     paths = [resource["path"]] if names is None else [os.path.join(resource["path"], name) for name in names]
-    return [file.Wanted(path, content, resource["target"], octal, resource["state"] == "absent") for path in paths]
+    owner = (os.geteuid(), os.getegid()) if resource["secret"] else None
+    return [
+        file.Wanted(path, content, resource["target"], octal, resource["state"] == "absent", owner) for path in paths
+    ]
 
 
 def shown(state: Any, is_secret: bool) -> str:
@@ -167,8 +170,8 @@ def main() -> None:
     module = AnsibleModule(argument_spec=module_options.argument_spec(Options), supports_check_mode=True)
     options = module_options.read(Options, module.params)
     chosen = [each for each in options.resources if each["if_exists"] is None or os.path.exists(each["if_exists"])]
-    effects = Effects(options.state_directory)
     try:
+        effects = Effects(options.state_directory)
         found = file.apply([each for resource in chosen for each in wanted(resource)], effects, module.check_mode)
     except (OSError, ValueError) as error:
         module.fail_json(msg=str(error))

@@ -126,7 +126,8 @@ def write(path: str, state: dict[str, Any] | None) -> None:
 class Wanted:
     """What a role wants at a path: content, a link's target or a directory; nothing where it is absent.
 
-    mode: None for that of a directory as it is, or 0755. A link that is to be absent and points elsewhere is another's.
+    mode: None for that of a directory as it is, or 0755. owner: uid and gid of a file, None for those that it has. A
+    link that is to be absent and points elsewhere is another's.
     """
 
     path: str
@@ -134,6 +135,7 @@ class Wanted:
     target: str | None = None
     mode: int | None = None
     is_absent: bool = False
+    owner: tuple[int, int] | None = None
 
     @property
     def is_directory(self) -> bool:
@@ -160,13 +162,14 @@ class Wanted:
         return now != self.state(now)
 
     def state(self, now: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return the state of the file or link; the owner of a file stays."""
+        """Return the state of the file or link."""
         if self.is_absent:
             return None
         if self.content is None:
             return {"kind": "link", "target": self.target}
-        owner = {name: (now or {}).get(name) for name in ("uid", "gid")}
-        return {"kind": "file", "content": base64.b64encode(self.content).decode(), "mode": self.mode, **owner}
+        uid, gid = self.owner or ((now or {}).get("uid"), (now or {}).get("gid"))
+        encoded = base64.b64encode(self.content).decode()
+        return {"kind": "file", "content": encoded, "mode": self.mode, "uid": uid, "gid": gid}
 
 
 def apply(wanted: Iterable[Wanted], effects: Effects, check: bool = False) -> dict[str, tuple[Any, Any]]:

@@ -273,11 +273,14 @@ def test_all_that_is_in_the_way_is_named_before_anything_is_written(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_file_keeps_its_owner(tmp_path):
-    (tmp_path / "a").write_text("old")
+@pytest.mark.parametrize(("owner", "expected"), [(None, (1, 2)), ((0, 0), (0, 0))])
+def test_a_file_keeps_its_owner_unless_one_is_wanted(tmp_path, owner, expected):
+    (tmp_path / "a").write_text("new")
+    (tmp_path / "a").chmod(0o600)
     os.chown(tmp_path / "a", 1, 2)
-    file.apply([file.Wanted(str(tmp_path / "a"), b"new", mode=0o600)], Effects())
-    assert ((tmp_path / "a").stat().st_uid, (tmp_path / "a").stat().st_gid) == (1, 2)
+    wanted = [file.Wanted(str(tmp_path / "a"), b"new", mode=0o600, owner=owner)]
+    assert bool(file.apply(wanted, Effects())) == (owner is not None)
+    assert ((tmp_path / "a").stat().st_uid, (tmp_path / "a").stat().st_gid) == expected
 
 
 def test_of_a_secret_the_record_has_a_digest_and_nobody_reads_that(tree):

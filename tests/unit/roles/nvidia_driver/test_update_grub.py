@@ -27,9 +27,7 @@ def update(folder: Path, configuration: str, program: str | None = "exit 0") -> 
     return done.returncode, [line.replace(str(folder), "") for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("configuration", "updated"), [("", True), (COUNTS, False)], ids=["does not count", "counts"]
-)
+@pytest.mark.parametrize(("configuration", "updated"), [("", True), (COUNTS, False)], ids=["does not count", "counts"])
 def test_a_configuration_is_written_that_does_not_count(tmp_path, configuration, updated):
     assert update(tmp_path, configuration) == (0, ["updated /boot/grub/grub.cfg"] if updated else [])
 
