@@ -1,0 +1,308 @@
+"""Which tasks of a role run on a host, in which order and with what: its files, read and rendered as Ansible does.
+
+What tasks register is given, since nothing runs. A line is a task that runs, with its name, module and options, and how
+its result is judged; one that is skipped has no line.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.playbooks import rendering
+
+ROLES = rendering.PROJECT / "roles"
+INCLUDES = ("import_tasks", "include_tasks", "import_role", "include_role")
+FACTS = {
+    "distribution": "Ubuntu",
+    "distribution_version": "24.04",
+    "architecture": "x86_64",
+    "pkg_mgr": "apt",
+    "python": {"executable": "/usr/bin/python3", "version": {"major": 3, "minor": 12}},
+}
+BASE: dict[str, Any] = {"ansible_facts": FACTS, "ansible_check_mode": False, "ansible_connection": "ssh"}
+CHECK = {"ansible_check_mode": True}
+UNIT = "/usr/lib/systemd/system/nvidia-persistenced.service"
+# Ubuntu's (nvidia-persistenced of nvidia-compute-utils-580) leaves persistence mode off, and has no [Install].
+UBUNTU_UNIT = (
+    "[Service]\nExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose\n"
+)
+DRIVER: dict[str, Any] = {
+    "nvidia_driver_version": "580.126.09",
+    "nvidia_driver_kernel_modules": "open",
+    "nvidia_driver_packages": ["nvidia-open-580=580.126.09-1"],
+    "nvidia_driver_pinning_packages": [],
+    "nvidia_driver_kernel_compilers": ["gcc-13"],
+    "nvidia_driver_apt_components": [],
+    "nvidia_driver_kernel_headers": ["linux-headers-6.8.0-90-generic"],
+    "nvidia_driver_replaces": ["nvidia-driver-570"],
+    "nvidia_driver_reinstall": [],
+    "nvidia_driver_reboot": "if_needed",
+    "nvidia_driver_module_signing_key": "",
+    "nvidia_driver_disabled_lines": [{"file": "/etc/modprobe.d/x.conf", "line": "blacklist nvidia"}],
+    "nvidia_driver_services": ["nvidia-fabricmanager"],
+    "__nvidia_driver_installation": {"changed": True, "installed": {"nvidia-open-580": "580.126.09-1"}},
+    "__nvidia_driver_built": {"stdout": "built nvidia/580.126.09 for 6.8.0-90-generic\n"},
+    "__nvidia_driver_initramfs": {"stdout": "rebuilt the initramfs of 6.8.0-90-generic\n"},
+    "__nvidia_driver_signed": {"stdout": "rebuilt nvidia/580.126.09\n"},
+    "__nvidia_driver_unit": {"stdout": f"{UNIT}\n"},
+    "__nvidia_driver_unit_text": {"content": b64encode(UBUNTU_UNIT.encode()).decode()},
+    "__nvidia_driver_enabled": {"stat": {"exists": True, "lnk_target": "/dev/null"}},
+    "__nvidia_driver_update_grub": {"stdout": "updated /boot/grub/grub.cfg\n"},
+    "__nvidia_driver_guarded": {"stdout_lines": ["kernel 6.8.0-90-generic stays the default"]},
+    "__nvidia_driver_module": {"reboot_needed": False, "reasons": [], "boot_id": "1"},
+}
+REBOOTS = {
+    "nvidia_driver_module_signing_key": "/mok.key",
+    "nvidia_driver_module_signing_certificate": "/mok.der",
+    "nvidia_driver_uninstallers": ["/usr/bin/nvidia-uninstall"],
+    "nvidia_driver_apt_components": ["non-free"],
+    "nvidia_driver_services": [],
+    "nvidia_driver_disabled_lines": [],
+    "__nvidia_driver_module": {"reboot_needed": True, "reasons": ["nouveau is loaded"], "boot_id": "1"},
+    "__nvidia_driver_enabled": {"stat": {"exists": True, "lnk_target": UNIT}},
+    "__nvidia_driver_guarded": {"stdout_lines": []},
+}
+UNMANAGED = {
+    **CHECK,
+    "nvidia_driver_load_module": False,
+    "nvidia_driver_persistence": False,
+    "__nvidia_driver_unit": {"stdout": "\n"},
+    "__nvidia_driver_unit_text": {},
+}
+ENVIRONMENT: dict[str, Any] = {
+    "tensorflow_env_version": "2.21.0",
+    "tensorflow_env_python": "3.12",
+    "tensorflow_env_lock": "own.txt",
+    "__framework_env_lock": "tensorflow==2.21.0\n",
+    "__framework_env_uv_lock": "uv==0.9.13\n",
+    "__framework_env_settings": [{"name": "PIP_TARGET", "use": "dropped"}, {"name": "PIP_INDEX_URL", "use": "kept"}],
+    "tensorflow_env_cache": "/var/cache/gpuhost/uv",
+    "tensorflow_env_system_packages": ["python3-venv"],
+    "tensorflow_env_keep_cache": False,
+    "__framework_env_waited": {"rc": 0},
+    "__framework_env_built": {
+        "rc": 0,
+        "ansible_job_id": "1.2",
+        "stdout_lines": ['{"tensorflow": "2.21.0"}'],
+        "stderr": "",
+    },
+    "__framework_env_job": {"ansible_job_id": "1.2", "results_file": "/root/.ansible_async/1.2"},
+}
+NEW = {
+    "problem": "",
+    "uv": False,
+    "complete": False,
+    "linked": False,
+    "reason": "it is missing",
+    "current": "tensorflow-2.20.0",
+    "environment": "tensorflow-2.21.0",
+    "remove": ["tensorflow-2.18.0"],
+    "verified": {},
+}
+ENVIRONMENT["__framework_env_inspected"] = {"stdout": json.dumps(NEW)}
+TOOLKIT: dict[str, Any] = {"cuda_toolkit_version": "13.0.2", "cuda_toolkit_reinstall": []}
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("nvidia_driver", "a host with services and a line in the way", DRIVER),
+    ("nvidia_driver", "a reboot, a key, an uninstaller", {**DRIVER, **REBOOTS}),
+    ("nvidia_driver", "not loaded, without persistence and in check mode", {**DRIVER, **UNMANAGED}),
+    ("nvidia_driver", "no guard", {**DRIVER, "nvidia_driver_kernel_guard": False, "nvidia_driver_services": []}),
+    (
+        "nvidia_repo",
+        "others' sources and packages",
+        {
+            "nvidia_repo_set_aside": ["/etc/apt/sources.list.d/cuda.list"],
+            "nvidia_repo_purged_packages": ["cuda-repo-ubuntu+local"],
+        },
+    ),
+    ("nvidia_repo", "an adopted source", {"nvidia_repo_adopted_source": "/etc/apt/sources.list.d/cuda.list"}),
+    (
+        "cuda_toolkit",
+        "another toolkit is selected",
+        {
+            **TOOLKIT,
+            "cuda_toolkit_uninstallers": ["/usr/local/cuda-12.9/bin/cuda-uninstaller"],
+            "__cuda_toolkit_alternative": {"rc": 0, "stdout_lines": ["Status: auto", "Value: /usr/local/cuda-12.9"]},
+        },
+    ),
+    (
+        "cuda_toolkit",
+        "the distribution's",
+        {
+            **TOOLKIT,
+            "cuda_toolkit_home": "/usr",
+            "cuda_toolkit_apt_components": ["non-free"],
+            "cuda_toolkit_reinstall": ["cuda-toolkit-13-0"],
+        },
+    ),
+    ("cuda_toolkit", "none is registered", {**TOOLKIT, "__cuda_toolkit_alternative": {"rc": 2, "stdout_lines": []}}),
+    (
+        "cuda_toolkit",
+        "none is registered, in check mode",
+        {**TOOLKIT, **CHECK, "__cuda_toolkit_alternative": {"rc": 2, "stdout_lines": []}},
+    ),
+    (
+        "env_paths",
+        "a line in the way",
+        {
+            "env_paths_disabled_lines": [{"file": "/etc/environment", "line": "LD_LIBRARY_PATH=/x"}],
+            "__env_paths_linker": {"stdout": "refreshed\n"},
+        },
+    ),
+    (
+        "fabric",
+        "a loaded driver",
+        {
+            "fabric_version": "580.126.09",
+            "fabric_packages": ["nvidia-fabricmanager-580=580.126.09-1"],
+            "fabric_services": ["nvidia-fabricmanager"],
+            "fabric_modules": ["ib_umad"],
+            "__fabric_driver": {"rc": 0, "stdout_lines": ["580.126.09"]},
+        },
+    ),
+    (
+        "fabric",
+        "another driver is loaded",
+        {
+            "fabric_version": "580.126.09",
+            "fabric_packages": ["nvidia-fabricmanager-580=580.126.09-1"],
+            "fabric_services": ["nvidia-fabricmanager"],
+            "fabric_modules": [],
+            "__fabric_driver": {"rc": 0, "stdout_lines": ["570.86.15"]},
+        },
+    ),
+    ("host_verify", "no timer, and one is there", {"__host_verify_timer": {"stat": {"exists": True}}}),
+    ("host_verify", "a timer", {"host_verify_prometheus": True, "__host_verify_timer": {"skipped": True}}),
+    (
+        "tensorflow_env",
+        "a new environment",
+        {**ENVIRONMENT, "__framework_env_states": {}},
+    ),
+    (
+        "tensorflow_env",
+        "a new environment, in check mode",
+        {**ENVIRONMENT, **CHECK, "__framework_env_states": {}},
+    ),
+    (
+        "tensorflow_env",
+        "while another environment is being built",
+        {**ENVIRONMENT, "__framework_env_states": {"pytorch": {"job": {}}}},
+    ),
+    (
+        "tensorflow_env",
+        "a build that failed",
+        {
+            **ENVIRONMENT,
+            "__framework_env_built": {**ENVIRONMENT["__framework_env_built"], "rc": 1, "stderr": "bad certificate"},
+            "__framework_env_states": {},
+        },
+    ),
+]
+
+
+class Role:
+    """A role on a host with these variables; ended: whether a task has failed."""
+
+    def __init__(self, name: str, variables: dict[str, Any]) -> None:
+        self.variables = {**BASE, "ansible_search_path": []}
+        self.enter(name)
+        self.given, self.ended = variables, False
+
+    def enter(self, name: str) -> Path:
+        """Add a role's defaults and variables, and return its folder."""
+        folder = ROLES / name
+        for kind in ("defaults", "vars"):
+            path = folder / kind / "main.yml"
+            self.variables |= (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+        self.variables["role_path"] = str(folder)
+        self.variables["ansible_search_path"] = [str(folder), *self.variables["ansible_search_path"]]
+        return folder
+
+    def value(self, value: Any, extra: dict[str, Any]) -> Any:
+        variables = {**self.variables, **self.given, **extra, "each": value}
+        (answer,) = rendering.rendered([{"variables": variables, "names": ["each"]}])
+        assert isinstance(answer, dict), f"{value}: {answer}"
+        return answer["each"]
+
+    def holds(self, conditions: Any, extra: dict[str, Any]) -> bool:
+        wanted = [str(each) for each in (conditions if isinstance(conditions, list) else [conditions])]
+        variables = {**self.variables, **self.given, **extra}
+        (answer,) = rendering.rendered([{"variables": variables, "conditions": wanted}])
+        assert isinstance(answer, bool), f"{conditions}: {answer}"
+        return answer
+
+    def run(self, folder: Path, name: str, extra: dict[str, Any]) -> Iterator[str]:
+        """Yield a line for each task of a file that runs."""
+        for task in yaml.safe_load((folder / "tasks" / name).read_text()):
+            values = {**extra, **task.get("vars", {})}
+            variable = task.get("loop_control", {}).get("loop_var", "item")
+            for item in self.value(task["loop"], values) if "loop" in task else [None]:
+                looped = {**values, **({variable: item} if "loop" in task else {})}
+                if not self.ended and ("when" not in task or self.holds(task["when"], looped)):
+                    yield from self.one(folder, task, looped)
+
+    def one(self, folder: Path, task: dict[str, Any], extra: dict[str, Any]) -> Iterator[str]:
+        (module,) = [key for key in task if "." in key]
+        short = module.rpartition(".")[2]
+        if short.endswith("_tasks"):
+            yield from self.run(folder, self.value(task[module], extra), extra)
+        elif short.endswith("_role"):
+            role = self.enter(task[module]["name"].rpartition(".")[2])
+            yield from self.run(role, f"{task[module].get('tasks_from', 'main')}.yml", extra)
+        else:
+            yield self.text(folder, task, module, extra)
+            if short == "set_fact":
+                self.given = {**self.given, **self.value(task[module], extra)}
+            self.ended = short == "fail" or ("failed_when" in task and self.holds(task["failed_when"], extra))
+
+    def text(self, folder: Path, task: dict[str, Any], module: str, extra: dict[str, Any]) -> str:
+        judged = [f"{key}={self.holds(task[key], extra)}" for key in ("changed_when", "failed_when") if key in task]
+        more = [
+            f"{key}={self.value(task[key], extra)}"
+            for key in ("async", "check_mode", "no_log", "notify")
+            if key in task
+        ]
+        # What it writes, test_role_files.py shows.
+        options = task[module] if module.endswith(".apply") else self.value(task[module], extra)
+        shown = yaml.safe_dump(without_programs(options), sort_keys=False, width=100000, default_flow_style=None)
+        lines = [
+            " ".join([f"{task['name']}: {module}", *judged, *more]),
+            *(f"    {line}" for line in shown.splitlines()),
+        ]
+        return "\n".join(lines)
+
+
+@functools.cache
+def programs() -> dict[str, str]:
+    """Return the names of the roles' programs by their text, and by that in a text of JSON."""
+    found = {}
+    for path in sorted(path for suffix in ("py", "sh") for path in ROLES.glob(f"*/files/*.{suffix}")):
+        content = path.read_text().rstrip()
+        found |= dict.fromkeys((content, json.dumps(content)[1:-1]), f"(files/{path.name})")
+    return found
+
+
+def without_programs(value: Any) -> Any:
+    """Return a value with the names of programs in place of their texts."""
+    if isinstance(value, dict):
+        return {name: without_programs(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [without_programs(each) for each in value]
+    if isinstance(value, str):
+        for content, name in programs().items():
+            value = value.replace(content, name)
+    return value
+
+
+@pytest.mark.parametrize(("role", "case", "variables"), CASES, ids=[f"{role}-{case}" for role, case, _v in CASES])
+def test_tasks_of_a_role(role: str, case: str, variables: dict[str, Any], snapshot: SnapshotAssertion) -> None:
+    host = Role(role, variables)
+    assert "\n".join(host.run(ROLES / role, "main.yml", {})) == snapshot
