@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible.errors import AnsibleActionFail
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.host_job import HostJobAction, transaction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
@@ -19,7 +20,11 @@ class ActionModule(HostJobAction):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the module's result; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        variables, args = task_vars or {}, dict(self._task.args)
+        variables, given = task_vars or {}, dict(self._task.args)
+        request = given.pop("request", {})
+        if not isinstance(request, dict):
+            raise AnsibleActionFail(f"request: expected a mapping of other options, found {request!r}")
+        args = {**request, **given}
         if self._task.check_mode or self._task.async_val:
             done = self._execute_module(MODULE, args, task_vars=variables, wrap_async=bool(self._task.async_val))
             return {**result, **result_for_terminal(done)}

@@ -41,7 +41,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.decision import Decision, decide
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import (
     SIGNING_CERTIFICATE,
@@ -55,7 +55,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about,
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PROBE = "gpuhost.stack.gpu_probe"
-TRANSACTION, TRANSACTION_OPTIONS = "gpuhost.stack.apt_transaction", "__gpu_stack_apt_transaction"
+TRANSACTION = "gpuhost.stack.apt_transaction"
 REFUSED = packages.TRANSACTION_REFUSED.code
 REPOSITORY_URL = "nvidia_repo_url"
 ARGUMENTS = {
@@ -173,10 +173,10 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         if not decision.plan.ok or drift.PACKAGES not in decision.facts["gpu_stack_drift"] or probed["uid"] != 0:
             return None
         transient = [problem for problem in decision.preflight.problems if problem.code in checks.TRANSIENT]
-        options = role_variables(decision.facts, (TRANSACTION_OPTIONS,))
+        options = role_variables(decision.facts, (fingerprints.TRANSACTION,))
         if transient or not options:
             return None
-        arguments = {**options[TRANSACTION_OPTIONS], "simulate": True}
+        arguments = {**options[fingerprints.TRANSACTION], "simulate": True}
         done = self._execute_module(module_name=TRANSACTION, module_args=arguments, task_vars=variables)
         if not done.get("failed"):
             return None

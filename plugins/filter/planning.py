@@ -18,7 +18,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     fleet,
-    package_transaction,
     persistence,
     rollback,
 )
@@ -129,7 +128,6 @@ class FilterModule:
             "hosts_to_restore": hosts_to_restore,
             "managed_parts": managed.with_components,
             "persistence_override": persistence.override,
-            "package_transaction": package_transaction.package_transaction,
             "reason_against_rollback": reason_against_rollback,
             "training_refusal": training_refusal,
             "trainings": trainings,

@@ -35,52 +35,10 @@ _raw:
   sample: [{"env_paths": {"files": ["/etc/profile.d/cuda.sh", "/usr/local/bin/nvcc"], "secrets": []}}]
 """
 
-import functools
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from ansible.plugins.lookup import LookupBase
-from ansible.template import trust_as_template
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
-
-RESOURCES, WRITTEN = "_resources", "_written"
-
-
-def trusted(value: Any) -> Any:
-    """Return what a role's file has, as templates."""
-    if isinstance(value, dict):
-        return {name: trusted(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [trusted(each) for each in value]
-    return trust_as_template(value) if isinstance(value, str) else value
-
-
-class Listed(NamedTuple):
-    """What is at a path that a role lists: names of files in it, None where it is one itself; whether it is secret."""
-
-    role: str
-    path: str
-    names: Any = None
-    is_secret: bool = False
-
-
-@functools.cache
-def read() -> tuple[list[Listed], dict[str, Any], dict[str, Any]]:
-    """Return what roles list, as templates, and these roles' defaults and variables, whose names have the role's."""
-    found: list[Listed] = []
-    defaults: dict[str, Any] = {}
-    variables: dict[str, Any] = {}
-    for path in sorted((PROJECT / "roles").glob("*/vars/main.yml")):
-        role, own = path.parents[1].name, trusted(load_yaml(path))
-        before = len(found)
-        for each in chain(*(values for name, values in own.items() if name.endswith(RESOURCES))):
-            found.append(Listed(role, each["path"], each.get("names"), bool(each.get("secret"))))
-        found += [Listed(role, each) for name, values in own.items() if name.endswith(WRITTEN) for each in values]
-        if len(found) > before:
-            defaults |= trusted(load_yaml(path.parents[1] / "defaults" / "main.yml"))
-            variables |= own
-    return found, defaults, variables
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import role_lists
 
 
 class LookupModule(LookupBase):
@@ -89,18 +47,26 @@ class LookupModule(LookupBase):
     def run(self, terms: Any, variables: dict[str, Any] | None = None, **kwargs: Any) -> list[Any]:
         """Return the files by role; called by Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
-        listed, defaults, own = read()
-        templar = self._templar.copy_with_new_env(available_variables={**defaults, **(variables or {}), **own})
+        listed = {name: role for name, role in role_lists.roles().items() if role.files}
+        available: dict[str, Any] = {}  # one environment, as these variables have the names of their roles
+        for role in listed.values():
+            available |= role.defaults
+        available |= variables or {}
+        for role in listed.values():
+            available |= role.variables
+        templar = self._templar.copy_with_new_env(available_variables=available)
         # Most are no templates, and rendering takes longer than all the rest.
-        texts = {text for each in listed for text in each[1:3] if isinstance(text, str) and "{{" in text}
+        every = [text for role in listed.values() for each in role.files for text in each[:2]]
+        texts = {text for text in every if isinstance(text, str) and "{{" in text}
         values = dict(zip(texts, templar.template(list(texts)), strict=True))
         found: dict[str, dict[str, list[str]]] = {}
-        for role, path, names, is_secret in listed:
-            place, files = (
-                values[text] if isinstance(text, str) and text in values else text for text in (path, names)
-            )
-            of_role = found.setdefault(role, {"files": [], "secrets": []})
-            for file in [place] if files is None else [f"{place}/{name}" for name in files]:
-                of_role["files"].append(str(file))
-                of_role["secrets"] += [str(file)] if is_secret else []
+        for name, role in listed.items():
+            of_role: dict[str, list[str]] = {"files": [], "secrets": []}
+            for path, names, is_secret in role.files:
+                place = values.get(path, path)
+                within = values[names] if isinstance(names, str) else names
+                files = [str(place)] if within is None else [f"{place}/{each}" for each in within]
+                of_role["files"] += files
+                of_role["secrets"] += files if is_secret else []
+            found[name] = of_role
         return [found]

@@ -32,6 +32,10 @@ description:
     is killed; there is never more than one. A lost connection is tried again for O(lock_timeout) seconds.
 version_added: "0.1.0"
 options:
+  request:
+    description: Other options of this module as one mapping, which the action plugin reads.
+    type: dict
+    default: {}
   packages:
     description: Packages as C(name=version), or C(name) for any version.
     type: list
@@ -215,6 +219,7 @@ class Options:
     """The options that DOCUMENTATION describes."""
 
     packages: List[str]
+    request: Dict[str, Any] = option({})
     helpers: List[str] = option([])
     pins: List[str] = option([])
     pins_replace: List[str] = option([])

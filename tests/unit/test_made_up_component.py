@@ -43,6 +43,7 @@ def variables(facts, prefixes):
         "nvidia_driver_kernel_headers": [],
         "nvidia_driver_kernel_compilers": [],
         "telemetry_packages": component.get("packages", []),
+        "__gpu_stack_apt_transaction": {"packages": component.get("packages", [])},
     }
     return {name: value for name, value in known.items() if name.startswith(prefixes)}
 
@@ -139,7 +140,6 @@ def test_it_is_in_plan_diff_drift_and_role_inputs(project: Path, tmp_path: Path)
     (row,) = [line.split() for line in found["text"].splitlines() if " telemetry " in line]
     assert row[:3] == ["+", "telemetry", "2.0.0"]
     assert found["inputs"]["telemetry_packages"] == ("{{ gpu_stack_plan.components.telemetry.packages | default([]) }}")
-    assert found["inputs"]["__gpu_stack_component_roles"]["telemetry"] == {"packages": "{{ telemetry_packages }}"}
     assert "telemetry_reinstall" in found["transitions"]
 
 

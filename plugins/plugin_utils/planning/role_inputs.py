@@ -20,21 +20,17 @@ _FILE, COMPONENTS = _FOLDER / "role_inputs.yml", _FOLDER / "components.yml"
 HEAD = """\
 # Written by script/docs from the registry of components: what the plan gives to the roles of package-only components.
 # As in role_inputs.yml, variables of an inventory win over these."""
-_TRANSACTION = {  # options of apt_transaction
+_OF_COMPONENT = {
+    "version": "{{{{ gpu_stack_plan.components.{name}.version }}}}",
     "packages": "{{{{ gpu_stack_plan.components.{name}.packages | default([]) }}}}",
     "helpers": "{{{{ gpu_stack_plan.components.{name}.helpers | default([]) }}}}",
     "replaces": "{{{{ gpu_stack_diff.replaces.{name} }}}}",
     "may_remove": "{{{{ gpu_stack_diff.may_remove.{name} }}}}",
-}
-_OF_COMPONENT = {
-    "version": "{{{{ gpu_stack_plan.components.{name}.version }}}}",
-    **_TRANSACTION,
     "reinstall": "{{{{ __gpu_stack_reinstall }}}}",
 }
 _OF_FIELD = "{{{{ gpu_stack_plan.components.{name}.{key} }}}}"
 _REQUIRED = ("version", "packages")
 _TRANSITIONS = ("replaces", "may_remove", "reinstall")  # which affect the transition only
-ROLES = "__gpu_stack_component_roles"  # of transaction.yml
 
 
 @functools.cache
@@ -66,27 +62,13 @@ def inputs() -> dict[str, Any]:
 
 def text() -> str:
     """Return the text of components.yml; raises ValueError for a role that lacks a variable that it needs."""
-    lines = [HEAD]
-    of_roles: dict[str, list[str]] = {}
-    for name, role, key, template in _variables():
-        lines.append(f'{role}_{key}: "{template.format(name=name, key=key)}"')
-        if key in _TRANSACTION:
-            of_roles.setdefault(role, []).append(f'    {key}: "{{{{ {role}_{key} }}}}"')
-    lines.append("# What these roles install in the one transaction: transaction.yml reads it.")
-    lines.append(f"{ROLES}:")
-    for role, options in of_roles.items():
-        lines += [f"  {role}:", *options]
-    return "\n".join(lines) + "\n"
+    lines = [f'{role}_{key}: "{template.format(name=name, key=key)}"' for name, role, key, template in _variables()]
+    return "\n".join([HEAD, *lines]) + "\n"
 
 
 def transitions() -> list[str]:
     """Return the variables of these components of which a change is no drift."""
     return [f"{role}_{key}" for _name, role, key, _template in _variables() if key in _TRANSITIONS]
-
-
-def packages() -> list[str]:
-    """Return the variables of these components with their packages."""
-    return [f"{role}_{key}" for _name, role, key, _template in _variables() if key == "packages"]
 
 
 def _variables() -> Iterator[tuple[str, str, str, str]]:

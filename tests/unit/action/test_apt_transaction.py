@@ -76,6 +76,13 @@ def test_what_is_met_needs_no_job(host: Host) -> None:
     assert not (host.directory / "jobs").exists()
 
 
+def test_a_request_has_options_that_those_of_the_task_win_over(host: Host) -> None:
+    given = {**options(host), "helpers": ["dpkg"]}
+    assert host.run(MODULE, {"request": given})[0]["changed"] is False
+    assert host.run(MODULE, {**given, "request": options(host)})[0]["changed"] is False
+    assert "request: expected a mapping of other options, found 'dpkg'" in host.run(MODULE, {"request": "dpkg"})[1]
+
+
 def test_progress_is_printed_and_the_result_of_the_job_is_that_of_the_task(
     host: Host, snapshot: SnapshotAssertion
 ) -> None:

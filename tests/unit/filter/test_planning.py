@@ -151,7 +151,3 @@ def test_a_probe_that_cannot_be_read_is_an_error_of_the_template() -> None:
 def test_what_cannot_be_read_is_an_error_of_the_template(name: str, arguments: list[Any], wrong: str) -> None:
     with pytest.raises(AnsibleFilterError, match=re.escape(f"gpuhost.stack.{name}: {wrong}")):
         FILTERS[name](*arguments)
-
-
-def test_packages_of_planned_roles_are_merged() -> None:
-    assert FILTERS["package_transaction"]({"nccl": {"packages": ["a"]}}, ["nccl"], []) == {"packages": ["a"]}

@@ -54,7 +54,7 @@ RUN: dict[str, Any] = {
             "gpu_stack_repairs": {"packages": ["libnccl2"], "environments": [], "services": [], "lines": []},
         },
     },
-    "__gpu_stack_transaction": {"apt_components": ["non-free"]},
+    "__gpu_stack_apt_components": ["non-free"],
     "__gpu_stack_last": {**RESTORED, "mark": "last"},
     "__gpu_stack_previous": {**RESTORED, "mark": "previous"},
     "__gpu_stack_restored": RESTORED,

@@ -17,8 +17,14 @@ from tests.unit.playbooks import rendering
 from tests.unit.plugin_utils.planning.planning_cases import PLANNED, planned
 
 PROJECT = rendering.PLAYBOOKS.parent
-INPUTS = [name for name in role_inputs.inputs() if name != role_inputs.ROLES]
-OTHERS = ("__gpu_stack_apt_transaction", "__gpu_stack_reinstall", "gpu_stack_left_out", "gpu_stack_transitions")
+INPUTS = list(role_inputs.inputs())
+OTHERS = (
+    "__gpu_stack_apt_transaction",
+    "__gpu_stack_apt_components",
+    "__gpu_stack_reinstall",
+    "gpu_stack_left_out",
+    "gpu_stack_transitions",
+)
 FOLDERS = (
     "gpu_stack_own_folders",
     "gpu_stack_state_directory",
@@ -69,13 +75,14 @@ LOCKS = {"tensorflow": "tensorflow-2.21.0-py3.11.txt", "pytorch": "/inventory/gp
 
 def values(plan: dict[str, Any], diff: dict[str, Any], repairs: dict[str, Any], **variables: Any) -> dict[str, Any]:
     """Return the variables of a host with this plan; what its plan gives no value is `(none)`."""
+    needed = {name for name, planned in plan["components"].items() if planned}
     decided = {
         "gpu_stack_plan": plan,
         "gpu_stack_diff": diff,
         "gpu_stack_repairs": repairs,
         "gpu_stack_probe": {"architecture": "x86_64"},
         "gpu_stack_lock_files": LOCKS,
-        "gpu_stack_parts": list(rendering.managed()),
+        "gpu_stack_parts": [name for name, part in rendering.managed().items() if needed.intersection(part["for"])],
     }
     run = {
         "__gpu_stack_planned": {"state": "drift", "decided": decided},
@@ -142,34 +149,6 @@ def test_variables_of_other_hosts(
 
 
 # What is listed twice -------------------------------------------------------------------------------------------------
-
-TRANSACTION = yaml.safe_load((rendering.PLAYBOOKS / "group_vars/all/transaction.yml").read_text())
-MODULE = "gpuhost.stack.apt_transaction"
-
-
-def transaction_of(path: str) -> dict[str, Any]:
-    """Return the options of the task of a file that installs packages."""
-    (found,) = (task[MODULE] for task in yaml.safe_load((rendering.PROJECT / path).read_text()) if MODULE in task)
-    return dict(found)
-
-
-def test_the_transaction_that_runs_is_the_one_that_the_preflight_simulates() -> None:
-    described = TRANSACTION["__gpu_stack_apt_transaction"]
-    run = transaction_of("playbooks/tasks/install_packages_apt.yml")
-    assert run == {name: f"{{{{ __gpu_stack_apt_transaction.{name} }}}}" for name in described}
-
-
-@pytest.mark.parametrize("role", ["nvidia_driver", "cuda_toolkit", "cudnn", "nccl"])
-def test_the_one_transaction_has_what_a_role_installs_by_itself(role: str) -> None:
-    """Otherwise the role would change what the transaction has installed. All roles share what is in neither list."""
-    of_all = {"hold_dependencies", "reinstall", "metas"}
-    alone = transaction_of(f"roles/{role}/tasks/install_apt.yml")
-    together = {**TRANSACTION["__gpu_stack_own_roles"], **role_inputs.of_components()[role_inputs.ROLES]}[role]
-    assert alone.keys() - of_all == together.keys() - {"apt_components"}
-    assert TRANSACTION["__gpu_stack_apt_transaction"].keys() >= of_all
-    own = {name: text for name, text in alone.items() if name not in of_all and str(text).startswith(f"{{{{ {role}_")}
-    assert {name: together[name] for name in own} == own
-    assert {"packages"} <= own.keys()
 
 
 def keys(node: yaml.MappingNode) -> list[str]:

@@ -18,7 +18,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 
@@ -29,7 +28,8 @@ KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compile
 RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 
 _LEFT_BY_EDITORS = re.compile(r"\..*|.*(~|\.swp|\.pyc)")
-_TRANSACTION_VARIABLES = "playbooks/group_vars/all/transaction.yml"
+TRANSACTION = "__gpu_stack_apt_transaction"
+_DESIRED = ("packages", "helpers", "pins")  # of its options: what is to be installed, whatever was before
 
 
 def of_parts(
@@ -48,7 +48,6 @@ def of_parts(
     follow_host = {name for component in plan.components.values() if component for name in component.build_packages}
     build_variables = {name for part in PARTS for name in part.build_variables}
     found: dict[str, str] = {}
-    of_packages: dict[str, Any] = {}
     planned = drift.planned(plan, managed)
     for role in planned:
         if role in (drift.PACKAGES, drift.PLAN):
@@ -63,9 +62,12 @@ def of_parts(
         if signing and SIGNING_KEY in desired:  # likewise: another key in the same file is drift
             desired |= {SIGNING_KEY: "", SIGNING_CERTIFICATE: signing.sha256}
         found[role] = of_role(desired, [role, *managed[role].includes], managed[role].revision, project)
-        of_packages |= desired
     if drift.PACKAGES in planned:
-        found[drift.PACKAGES] = _of_transaction(of_packages, managed[drift.PACKAGES].revision, project)
+        # A part that a run leaves out is no change of what the complete transaction has.
+        complete = {**facts, "gpu_stack_parts": planned, "gpu_stack_left_out": []}
+        options = role_variables(complete, (TRANSACTION,))[TRANSACTION]
+        wanted = [[name for name in options.get(kind, ()) if name not in follow_host] for kind in _DESIRED]
+        found[drift.PACKAGES] = _hash([wanted, managed[drift.PACKAGES].revision])
     return found
 
 
@@ -91,16 +93,6 @@ def of_role(variables: Mapping[str, Any], roles: Sequence[str], revision: int = 
                 text = lock_texts.read(found, lock_texts.python_of(lock) or python)
                 sent[lock] = hashlib.sha256(text.encode()).hexdigest()
     return _hash([variables, revision, sent])
-
-
-def _of_transaction(variables: Mapping[str, Any], revision: int, project: Path) -> str:
-    """Return the fingerprint of the package transaction, with those of the roles' variables that it uses."""
-    text = (project / _TRANSACTION_VARIABLES).read_text(encoding="utf-8")
-    of_components = role_inputs.packages()
-    used = {
-        name: value for name, value in variables.items() if name in of_components or re.search(rf"\b{name}\b", text)
-    }
-    return _hash([used, revision])
 
 
 def _hash(data: Any) -> str:

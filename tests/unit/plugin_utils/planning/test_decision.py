@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision as deciding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import TRANSACTION
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
@@ -50,9 +52,11 @@ def probed(tmp_path: Path) -> dict[str, Any]:
     return {**found, "gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": None, "gpu_processes": []}
 
 
-def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-    """Replace Ansible's templating: some of the values that role_inputs.yml gives."""
-    known = {
+def role_variables(
+    facts: dict[str, Any], prefixes: tuple[str, ...], values: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Replace Ansible's templating: some of the values that role_inputs.yml gives, and `values` in place of them."""
+    known: dict[str, Any] = {
         "nvidia_driver_version": facts["gpu_stack_plan"]["components"]["driver"]["version"],
         "nvidia_driver_kernel_headers": [],
         "nvidia_driver_module_signing_key": "/keys/lab.key",
@@ -60,17 +64,16 @@ def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str
         "nvidia_driver_replaces": facts["gpu_stack_diff"]["replaces"]["driver"],
         "nccl_version": (facts["gpu_stack_plan"]["components"]["nccl"] or {}).get("version"),
     }
+    known |= values or {}
+    build = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers", "pytorch_env_build_packages")
+    helpers = [package for name in build for package in known.get(name, [])]
+    known[TRANSACTION] = {"packages": [f"driver={known['nvidia_driver_version']}"], "helpers": helpers}
     return {name: value for name, value in known.items() if name.startswith(prefixes)}
 
 
 def with_values(values: dict[str, Any]) -> Any:
     """Return the templating of a host with these role variables besides."""
-
-    def variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-        own = {name: value for name, value in values.items() if name.startswith(prefixes)}
-        return {**role_variables(facts, prefixes), **own}
-
-    return variables
+    return functools.partial(role_variables, values=values)
 
 
 def on_full_file_systems(decision: deciding.Decision) -> list[str]:
@@ -164,8 +167,7 @@ def with_kernels(
     def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
         planned = facts["gpu_stack_plan"]["components"]["driver"]["kernel_headers"]
         assert planned == [f"linux-headers-{name}" for name in kernels]
-        values = {"nvidia_driver_kernel_headers": [*planned, *users]}
-        return {name: values.get(name, value) for name, value in role_variables(facts, prefixes).items()}
+        return role_variables(facts, prefixes, {"nvidia_driver_kernel_headers": [*planned, *users]})
 
     return deciding.decide({**probed, "kernel": kernel}, ARGS, templated).facts
 
@@ -199,8 +201,7 @@ def test_what_pytorch_compiles_with_is_drift_only_where_it_is_missing(probed: di
         def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
             pytorch = facts["gpu_stack_plan"]["components"]["pytorch"]
             names = [*pytorch["compiler_packages"], *pytorch["header_packages"]] if scope == "host" else []
-            values = {**role_variables(facts, prefixes), "pytorch_env_build_packages": own[0] if own else names}
-            return {name: value for name, value in values.items() if name.startswith(prefixes)}
+            return role_variables(facts, prefixes, {"pytorch_env_build_packages": own[0] if own else names})
 
         found = {**probed, "toolchain": {"c_compilers": compilers}}
         found["python"] = {**probed["python"], "interpreters": {"3.11": "/usr/bin/python3.11"}, "headers": headers}
@@ -571,7 +572,8 @@ SET_UP: dict[str, Any] = {
 
 def on_a_host_of_others(probed: dict[str, Any], **changes: Any) -> deciding.Decision:
     def no_variables(_facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-        return dict.fromkeys(set(prefixes) & set(deciding.KERNEL_PACKAGES), ())
+        known: dict[str, Any] = {**dict.fromkeys(deciding.KERNEL_PACKAGES, ()), TRANSACTION: {}}
+        return {name: known[name] for name in known.keys() & prefixes}
 
     args = {**ARGS, "request": {"tensorflow": "none"}, **changes}
     return deciding.decide({**probed, **SET_UP}, args, no_variables)

@@ -15,18 +15,6 @@ def test_a_role_gets_the_inputs_that_it_has_and_no_others() -> None:
     assert role_inputs.of_components()["cudnn_packages"] == f"{{{{ {PLANNED}.packages | default([]) }}}}"
 
 
-def test_the_transaction_gets_them_from_the_variables_which_a_user_may_set() -> None:
-    assert role_inputs.of_components()[role_inputs.ROLES] == {
-        "fabric": {
-            "packages": "{{ fabric_packages }}",
-            "helpers": "{{ fabric_helpers }}",
-            "replaces": "{{ fabric_replaces }}",
-        },
-        "cudnn": {"packages": "{{ cudnn_packages }}", "replaces": "{{ cudnn_replaces }}"},
-        "nccl": {"packages": "{{ nccl_packages }}"},
-    }
-
-
 def test_a_role_with_lines_of_its_own_gets_nothing_else() -> None:
     own = {name for name in role_inputs.of_components() if name.startswith(("cuda_toolkit_", "nvidia_driver_"))}
     assert own == set()

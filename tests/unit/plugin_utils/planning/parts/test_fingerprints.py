@@ -13,7 +13,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import fingerprints
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 
@@ -32,9 +32,12 @@ LOCKS, PYTHON = "roles/tensorflow_env/files", lock_texts.python_of(LOCK)
 Change = Callable[[Path], list[str]]  # changes a copy of the project, and returns the names of the files
 
 
-def variables(_facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
+def variables(facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
     """Return role variables as the plan of the host gives them."""
     (prefix,) = prefixes
+    if prefix == fingerprints.TRANSACTION:
+        assert (facts["gpu_stack_parts"], facts["gpu_stack_left_out"]) == (drift.planned(PLAN, MANAGED), [])
+        return {prefix: {"packages": ["a=1", "b=1"], "helpers": [], "replaces": ["c"]}}
     return {f"{prefix}packages": ["a=1"], f"{prefix}persistence": True, f"{prefix}lock": LOCK, f"{prefix}damaged": []}
 
 
@@ -149,16 +152,23 @@ def test_a_raised_revision_applies_the_part_alone(part: str, project: Path, befo
 @pytest.mark.parametrize(
     ("variable", "expected"),
     [
-        ("nccl_packages", {"nccl", "packages"}),
+        ("nccl_packages", {"nccl"}),
+        ("packages", {"packages"}),
+        ("helpers", {"packages"}),
+        ("replaces", set()),
         ("nvidia_driver_persistence", {"nvidia_driver"}),
         ("tensorflow_env_damaged", set()),
     ],
 )
-def test_a_variable_concerns_its_part_and_the_transaction_that_gets_it(
+def test_a_variable_concerns_its_part_and_an_option_what_is_to_be_installed(
     variable: str, expected: set[str], project: Path, before: dict[str, str]
 ) -> None:
     def other(facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
         values = variables(facts, prefixes)
+        values = {
+            name: {**value, variable: ["b=2"]} if name == fingerprints.TRANSACTION and variable in value else value
+            for name, value in values.items()
+        }
         return {name: ["b=2"] if name == variable else value for name, value in values.items()}
 
     assert differing(before, computed(project, other)) == expected

@@ -1,0 +1,57 @@
+"""What the roles of this project list in their vars/main.yml, for the plays around them. Runs on the controller.
+
+Variables of a role are not there outside of it: the lookups of the same subject render them with its defaults.
+"""
+
+from __future__ import annotations
+
+import functools
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ansible.template import trust_as_template
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
+
+RESOURCES, WRITTEN, TRANSACTION = "_resources", "_written", "_transaction"
+
+
+def trusted(value: Any) -> Any:
+    """Return what a role's file has, as templates."""
+    if isinstance(value, dict):
+        return {name: trusted(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [trusted(each) for each in value]
+    return trust_as_template(value) if isinstance(value, str) else value
+
+
+class File(NamedTuple):
+    """What is at a path that a role lists: names of files in it, None where it is one itself; whether it is secret."""
+
+    path: str
+    names: Any = None
+    is_secret: bool = False
+
+
+class Role(NamedTuple):
+    """What a role lists, as templates, and the variables that these need; transaction: options of apt_transaction."""
+
+    files: list[File]
+    transaction: dict[str, Any]
+    defaults: dict[str, Any]
+    variables: dict[str, Any]
+
+
+@functools.cache
+def roles() -> dict[str, Role]:
+    """Return what each role lists."""
+    found: dict[str, Role] = {}
+    for path in sorted((PROJECT / "roles").glob("*/vars/main.yml")):
+        own, defaults = trusted(load_yaml(path)), path.parents[1] / "defaults" / "main.yml"
+        listed = chain(*(values for name, values in own.items() if name.endswith(RESOURCES)))
+        files = [File(each["path"], each.get("names"), bool(each.get("secret"))) for each in listed]
+        files += [File(each) for name, values in own.items() if name.endswith(WRITTEN) for each in values]
+        (transaction,) = [values for name, values in own.items() if name.endswith(TRANSACTION)] or [{}]
+        if files or transaction:
+            found[path.parents[1].name] = Role(files, transaction, trusted(load_yaml(defaults)), own)
+    return found
