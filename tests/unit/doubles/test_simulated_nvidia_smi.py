@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.doubles.nvidia_repository.contents import product_table
-from tests.doubles.simulated_driver import elements, nvidia_smi
+from tests.doubles.simulated_driver import NVIDIA_SMI, READ_BY_NVIDIA_SMI, elements, nvidia_smi
 from tests.unit import published
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -617,3 +617,9 @@ def test_answers_can_be_slow(host: Host) -> None:
     start = time.monotonic()
     assert host.run("-L").returncode == 0
     assert time.monotonic() - start >= 0.5
+
+
+def test_it_reads_what_answers_are_kept_by() -> None:
+    """Tests ask it once for each state of these files and of the PCI devices."""
+    paths = set(re.findall(r'^[A-Z_]+ = ROOT \+ "/(.+)"$', NVIDIA_SMI.read_text(), re.MULTILINE))
+    assert paths == {*READ_BY_NVIDIA_SMI, "run/gpuhost-simulated/not-answered", "sys/bus/pci/devices"}

@@ -36,11 +36,6 @@ SWITCH = "0000:c0:00.0"
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 BUS_RATE, PAIR_RATE = "all_reduce.bus_gb_per_second", "peers.copy.gb_per_second"
 HANG_LIMIT = 0.3  # seconds; a hung program is waited for no longer, whatever time limit the check sets
-# What the simulated nvidia-smi reads besides SMI_STATE, by its own description; a faulty one has another script.
-SMI_READS = (
-    "usr/share/gpuhost-simulated/nvidia-smi.json", "usr/share/gpuhost-simulated/kernel-modules-are-loadable",
-    "proc/driver/nvidia/version", "run/nvidia-persistenced/nvidia-persistenced.pid",
-)  # fmt: skip
 _ANSWERS: dict[tuple[object, ...], command.Answer] = {}  # of nvidia-smi, which most faults leave as it was
 
 PACKAGES = {
@@ -337,13 +332,7 @@ chmod +x "$2"
         if argv[0] != str(self.path(NVIDIA_SMI)) or self.path(NVIDIA_SMI + ".real").exists():
             return None
         script = self.path(NVIDIA_SMI).read_text().replace(str(self.root), "")
-        read = (self.path(name) for name in (SMI_STATE, *SMI_READS))
-        texts = (path.read_text() if path.exists() else None for path in read)
-        devices = (
-            (path.parent.name, path.name, os.readlink(path) if path.is_symlink() else path.read_text())
-            for path in sorted(self.path("sys/bus/pci/devices").glob("*/*"))
-        )
-        return script, *argv[1:], *texts, *devices, repr(more)
+        return script, *argv[1:], *simulated_driver.read_by_nvidia_smi(self.root), repr(more)
 
     def _hangs(self, argv: list[str]) -> bool:
         """Return whether one of the hung programs is run, be it by a shell."""

@@ -20,6 +20,7 @@ DRIVER = "580.95.05"
 H200, H100, V100, A100, T4, RTX_5090 = "2335", "2330", "1db1", "20b2", "1eb8", "2b85"
 NVSWITCH = "22a3"
 NOT_ANSWERED = "run/gpuhost-simulated/not-answered"  # what nvidia-smi was asked that no published output answers
+_ANSWERS: dict[tuple[object, ...], command.Answer] = {}  # of nvidia-smi, which is a process of a tenth of a second
 NOTHING_PLANNED = {"cuda": None, "cudnn": None, "nccl": None, "tensorflow": None}
 
 
@@ -74,14 +75,20 @@ class SimulatedHost:
     def run(self, argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
         self.commands.append(argv)
         if argv[0] == str(simulated_driver.NVIDIA_SMI):
-            environment = {"GPUHOST_SIMULATED_ROOT": str(self.root), "LC_ALL": "C.UTF-8"}
-            answer = command.run([*simulated_driver.nvidia_smi(), *argv[1:]], timeout, environment)
-            assert not (self.root / NOT_ANSWERED).exists(), (self.root / NOT_ANSWERED).read_text()
-            return answer
+            asked = (*argv[1:], *simulated_driver.read_by_nvidia_smi(self.root))
+            if asked not in _ANSWERS:
+                _ANSWERS[asked] = self._nvidia_smi(argv[1:], timeout)
+            return _ANSWERS[asked]
         for program, answer in self.answers.items():
             if " ".join(argv).startswith(program):
                 return answer
         return command.Answer(command.NOT_STARTED, b"", f"{argv[0]}: not on this simulated host".encode())
+
+    def _nvidia_smi(self, words: list[str], timeout: float) -> command.Answer:
+        environment = {"GPUHOST_SIMULATED_ROOT": str(self.root), "LC_ALL": "C.UTF-8"}
+        answer = command.run([*simulated_driver.nvidia_smi(), *words], timeout, environment)
+        assert not (self.root / NOT_ANSWERED).exists(), (self.root / NOT_ANSWERED).read_text()
+        return answer
 
     def context(self, **changes: Any) -> model.Context:
         """Return the context that gpu_verify would create on this host."""
