@@ -36,11 +36,14 @@ def of_architecture(catalog: Catalog, architecture: str) -> Catalog:
 def _of(entry: Any, architecture: str, inherited: tuple[str, ...]) -> Any:
     """Return an entry with those of the entries in it that are for an architecture; the same one where all are."""
     own = _architectures(entry, inherited)
-    changes = {}
+    changes: dict[str, Any] = {}
     for name, entries in _lists(entry):
         kept = tuple(_of(each, architecture, own) for each in entries if _is_for(each, architecture, own))
         if len(kept) < len(entries) or any(new is not old for new, old in zip(kept, entries, strict=True)):
             changes[name] = kept
+    for name, part in _parts(entry):
+        if (kept_part := _of(part, architecture, own)) is not part:
+            changes[name] = kept_part
     return dataclasses.replace(entry, **changes) if changes else entry
 
 
@@ -62,6 +65,14 @@ def _lists(entry: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
         entries = getattr(entry, field.name)
         if isinstance(entries, tuple) and entries and dataclasses.is_dataclass(entries[0]) and _depends(entries[0]):
             yield field.name, entries
+
+
+def _parts(entry: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields that are no lists, with entries in them that depend on the architecture."""
+    for field in dataclasses.fields(entry):
+        part = getattr(entry, field.name)
+        if dataclasses.is_dataclass(part) and any(True for _each in _lists(part)):
+            yield field.name, part
 
 
 def _depends(entry: Any) -> bool:
@@ -95,3 +106,5 @@ def _declared(where: str, entry: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
                 (str(getattr(each, key)) for key in ("version", "branch", "cuda") if hasattr(each, key)), index
             )
             yield from _declared(f"{where}.{name}[{label}]", each)
+    for name, part in _parts(entry):
+        yield from _declared(f"{where}.{name}", part)

@@ -317,6 +317,10 @@ def _distros(catalog: Catalog) -> Iterator[str]:
                 yield f"{where}.nvidia_branches: branch {branch} is not in driver.yml; add its stanza there"
         named = [c for c in (repository.first_cuda, repository.last_cuda) if c is not None]
         yield from _missing_toolkits(catalog, f"{where}.nvidia_repository", named)
+        for own in distro.nvidia_limits:
+            yield from _missing_toolkits(catalog, f"{where}.nvidia_limits", [own.first_cuda])
+            if own.first_branch not in branches:
+                yield f"{where}.nvidia_limits: branch {own.first_branch} is not in driver.yml; add its stanza there"
         yield from _own_versions(distro, where)
 
 

@@ -597,6 +597,18 @@ class SourceOnly:
 
 
 @dataclasses.dataclass(frozen=True)
+class CpuOnly:
+    """Releases whose wheels on PyPI for a CPU architecture have no code for GPUs, although their locks resolve.
+
+    releases: a specifier of versions.
+    """
+
+    releases: str
+    source: str
+    cpu_architectures: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class TensorflowFile:
     """tensorflow.yml."""
 
@@ -606,6 +618,7 @@ class TensorflowFile:
     of_their_time: OfTheirTime | None = None
     source_only: tuple[SourceOnly, ...] = ()
     published_runs: tuple[PublishedRun, ...] = ()
+    cpu_only: tuple[CpuOnly, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -670,6 +683,7 @@ class PytorchFile:
     own_index: PytorchIndex
     releases: tuple[PytorchRelease, ...]
     triton: Triton | None = None
+    cpu_only: tuple[CpuOnly, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -863,6 +877,7 @@ class KernelHeaders:
     running: str
     package: str
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -872,6 +887,7 @@ class KernelCompiler:
     running: str
     gcc: int
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -912,6 +928,19 @@ class NvidiaBranches:
     first: str | None
     last: str | None
     source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class NvidiaLimits:
+    """The first driver branch and the first CUDA in NVIDIA's repository for a CPU architecture, where others are later.
+
+    They count beside those of the distribution release.
+    """
+
+    first_branch: str
+    first_cuda: str
+    source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -973,6 +1002,7 @@ class Distro:
     distro_cuda: tuple[DistroCuda, ...]
     source: str
     nvidia_branches: NvidiaBranches | None = None
+    nvidia_limits: tuple[NvidiaLimits, ...] = ()
     prebuilt_modules: tuple[PrebuiltModules, ...] = ()
     dkms: str | None = None
 

@@ -172,8 +172,10 @@ def _offered_toolkits(context: ResolveContext) -> list[str]:
 
 def in_nvidia_repository(context: ResolveContext, cuda: str) -> bool:
     """Return whether NVIDIA's repository for the distribution release has a CUDA release, according to the catalog."""
-    first, last = context.distro.nvidia_repository.first_cuda, context.distro.nvidia_repository.last_cuda
-    return versions.key(cuda) >= versions.key(first) and (last is None or versions.at_most(cuda, last))
+    repository = context.distro.nvidia_repository
+    firsts = (repository.first_cuda, *(own.first_cuda for own in context.distro.nvidia_limits))
+    is_late_enough = all(versions.key(cuda) >= versions.key(first) for first in firsts)
+    return is_late_enough and (repository.last_cuda is None or versions.at_most(cuda, repository.last_cuda))
 
 
 def _facts(

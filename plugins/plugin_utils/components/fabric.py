@@ -66,6 +66,7 @@ class ArchivePackages:
     revision: dict[str, str]
     stack: str
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

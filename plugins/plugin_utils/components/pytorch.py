@@ -238,11 +238,12 @@ def _alone(context: ResolveContext, gpu: Gpu) -> str:
 
 
 def _lacks(context: ResolveContext) -> str:
-    request, catalog = context.request, context.catalog
-    is_needed = request["pytorch"] not in ("none", "fallback")
-    if request["pytorch"] == "fallback":
-        is_needed = request["tensorflow"] != "none" and not catalog.tensorflow.releases
-    return "PyTorch wheel" if is_needed and not catalog.pytorch.releases else ""
+    request, file = context.request, context.catalog.pytorch
+    asked = request["pytorch"]
+    is_needed = asked != "none"
+    if asked == "fallback":
+        asked, is_needed = "auto", request["tensorflow"] != "none" and not context.catalog.tensorflow.releases
+    return frameworks.lacking_wheel("PyTorch", asked, file.releases, file.cpu_only) if is_needed else ""
 
 
 def _stays(context: ResolveContext, verified: Sequence[Part]) -> Sequence[Part]:

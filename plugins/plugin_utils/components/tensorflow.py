@@ -404,8 +404,8 @@ def published(catalog: Catalog) -> list[str]:
 
 
 def _lacks(context: ResolveContext) -> str:
-    is_lacking = context.request["tensorflow"] != "none" and not context.catalog.tensorflow.releases
-    return "TensorFlow wheel" if is_lacking else ""
+    asked, file = context.request["tensorflow"], context.catalog.tensorflow
+    return "" if asked == "none" else frameworks.lacking_wheel("TensorFlow", asked, file.releases, file.cpu_only)
 
 
 def _unproven_nevertheless(trial: Trial) -> Iterator[Remedy]:

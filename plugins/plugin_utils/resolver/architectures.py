@@ -20,19 +20,28 @@ def check(context: ResolveContext, choices: Choices, findings: Findings) -> bool
     context: with the catalog of the host's architecture.
     """
     host, catalog = context.host, context.catalog
-    lacking = _lacking(context, choices)
+    lacking = {choice.name: text for choice in as_in_tables(choices) if (text := choice.lacks(context))}
+    named = list(lacking.values())
     if host.architecture not in supported(catalog, host.distribution):
-        lacking.insert(0, f"NVIDIA repository for {host.distribution}")
-    if not lacking:
-        return False
-    named = " and ".join(text for text in (", ".join(lacking[:-1]), lacking[-1]) if text)
-    findings.problem(
-        CODE,
-        f"{host.distribution} on {host.architecture} is not supported: the catalog has no {named} for "
-        f"{host.architecture}; supported are {where_supported(catalog)}",
-        "use one of those",
-    )
-    return True
+        named.insert(0, f"NVIDIA repository for {host.distribution}")
+        findings.problem(
+            CODE,
+            f"{host.distribution} on {host.architecture} is not supported: {_none_of(named, host.architecture)}; "
+            f"supported are {where_supported(catalog)}",
+            "use one of those",
+        )
+    elif named:
+        left_out = " and ".join(f"gpu_stack_{name}=none" for name in lacking)
+        findings.problem(
+            CODE, f"{host.distribution}: {_none_of(named, host.architecture)}", f"leave that out with {left_out}"
+        )
+    return bool(named)
+
+
+def _none_of(named: list[str], architecture: str) -> str:
+    """Return that the catalog has nothing of some kinds for an architecture."""
+    listed = " and ".join(text for text in (", ".join(named[:-1]), named[-1]) if text)
+    return f"the catalog has no {listed} for {architecture}"
 
 
 def where_supported(catalog: Catalog) -> str:
@@ -41,9 +50,3 @@ def where_supported(catalog: Catalog) -> str:
     for name in sorted(catalog.distros):
         served.setdefault(supported(catalog, name), []).append(name)
     return "; ".join(f"{', '.join(names)} on {' and '.join(on)}" for on, names in served.items() if on)
-
-
-def _lacking(context: ResolveContext, choices: Choices) -> list[str]:
-    """Return what the request needs and the catalog has no entry of, in the words of messages."""
-    found = (choice.lacks(context) for choice in as_in_tables(choices))
-    return [name for name in found if name]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import CpuOnly, FrameworkRelease
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 
@@ -91,6 +93,24 @@ def _cpu_remedy(framework: str, is_virtual: bool) -> str:
             f"libvirt, `qm set ID --cpu host` of Proxmox, `-cpu host` of QEMU), and start it anew; or {leave_out}"
         )
     return f"use a computer whose processor has that; or {leave_out}"
+
+
+def lacking_wheel(label: str, asked: str, releases: Iterable[FrameworkRelease], cpu_only: Sequence[CpuOnly]) -> str:
+    """Return in the words of messages which wheel there is none of; empty where a release that is asked for has one.
+
+    asked: `auto`, or the beginning of a version. A version that nothing is known of is no wheel that lacks.
+    """
+    known = [release.version for release in releases]
+    if asked == "auto":
+        rows = () if known else cpu_only
+        lacks = not known
+    else:
+        rows = [row for row in cpu_only if versions.satisfies(asked, row.releases)]
+        lacks = not known or bool(rows and not any(versions.has_prefix(version, asked) for version in known))
+    if not lacks:
+        return ""
+    why = "; ".join(row.source for row in rows)
+    return f"{label} wheel with CUDA ({why})" if why else f"{label} wheel"
 
 
 def has_code(sass: tuple[str, ...], gpu: Gpu) -> bool:

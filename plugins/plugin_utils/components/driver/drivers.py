@@ -239,6 +239,8 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
 def in_nvidia_repository(context: ResolveContext, branch: str) -> bool:
     """Return whether NVIDIA's repository for the distribution release has a branch, according to the catalog."""
     limits = context.distro.nvidia_branches
+    if any(int(branch) < int(own.first_branch) for own in context.distro.nvidia_limits):
+        return False
     if limits is None:
         return True
     return (limits.first is None or int(branch) >= int(limits.first)) and (
