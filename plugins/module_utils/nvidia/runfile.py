@@ -14,11 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database im
 DRIVER_UNINSTALLERS = ("/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall")
 DRIVER_LOG = "/var/log/nvidia-installer.log"
 # Without an uninstaller, a log alone may remain from a removed installation: only with libraries does it count.
-DRIVER_LIBRARIES = (
-    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-    "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
-    "/usr/lib64/libcuda.so.1",
-)
+DRIVER_LIBRARIES = ("/usr/lib/%s-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")  # %s: as uname prints it
 _TREE = re.compile(r"^cuda-(\d+\.\d+)$")
 _LOG_VERSION = re.compile(r"NVIDIA-Linux-\S+?-(\d+\.\d+(?:\.\d+)?)|Driver Version: *(\d+\.\d+(?:\.\d+)?)")
 
@@ -31,7 +27,8 @@ def read(root: str) -> Runfile:
 def _driver(root: str) -> RunfileDriver | None:
     found = [path for path in DRIVER_UNINSTALLERS if _is_foreign(root, path)]
     log = files.read_text(root, DRIVER_LOG)
-    libraries = [path for path in DRIVER_LIBRARIES if log is not None and _is_foreign(root, path)]
+    paths = [path.replace("%s", os.uname().machine) for path in DRIVER_LIBRARIES]
+    libraries = [path for path in paths if log is not None and _is_foreign(root, path)]
     if not found and not libraries:
         return None
     version = _LOG_VERSION.search(log or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -73,14 +74,17 @@ def test_uninstaller_of_a_driver(tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "library",
+    ("machine", "library"),
     [
-        "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-        "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
-        "/usr/lib64/libcuda.so.1",
+        ("x86_64", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
+        ("aarch64", "/usr/lib/aarch64-linux-gnu/libcuda.so.1"),
+        ("aarch64", "/usr/lib64/libcuda.so.1"),
     ],
 )
-def test_library_counts_beside_a_log_alone(tmp_path: Path, library: str) -> None:
+def test_library_counts_beside_a_log_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, library: str
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "host", "6.8.0", "#1", machine)))
     put(tmp_path, library)
     assert runfile.read(str(tmp_path)).driver is None
     put(tmp_path, runfile.DRIVER_LOG, "NVIDIA-Linux-aarch64-470.256.run\nDriver Version: 550.54.14\n")
