@@ -26,7 +26,10 @@ _CONFIGURATIONS = (
     *("/boot/config-%s", "/lib/modules/%s/config"),
     *("/lib/modules/%s/build/include/config/auto.conf", "/lib/modules/%s/build/.config"),
 )
-_SETTING = re.compile(r"^CONFIG_(PREEMPT_RT|CC_IS_CLANG)(?:_FULL)?=y$", re.MULTILINE)  # _FULL before 5.4
+# _FULL before 5.4. The others are of kernels that hurt some GPUs.
+_SETTINGS = "PREEMPT_RT|CC_IS_CLANG|KEXEC_HANDOVER_ENABLE_DEFAULT|ARM64_4K_PAGES"
+_SETTING = re.compile(r"^CONFIG_(%s)(?:_FULL)?=y$" % _SETTINGS, re.MULTILINE)
+_OFF = {"KEXEC_HANDOVER_ENABLE_DEFAULT": "kho=off"}  # the kernel option that undoes a setting
 _SAID = {"PREEMPT_RT": "PREEMPT_RT", "clang version": "CC_IS_CLANG"}
 _RUNNING_COMPILER = re.compile(r"^Linux version \S+ \([^)]*\) \(((?:[^()]|\([^()]*\))*?)(?:, GNU ld .*)?\) #")
 PREBUILT = "linux-modules-nvidia-"  # Ubuntu's (catalog/packages.yml, `prebuilt`), of a kernel or of its flavour
@@ -96,12 +99,15 @@ def _compiler(root: str, name: str, running: bool) -> str | None:
 
 
 def _settings(root: str, name: str, said: str) -> tuple[str, ...] | None:
-    """Return which settings of a kernel matter to NVIDIA's modules; None where neither tells.
+    """Return which settings of a kernel matter to NVIDIA's modules or GPUs; None where neither tells.
 
-    By the first of its configurations that is there, and what it says of itself: its compiler and /proc/version.
+    By the first of its configurations that is there, and what it says of itself: its compiler and /proc/version. What
+    an option of the running kernel undoes is left out, since the next one has it as well.
     """
     text = next(filter(None, (_text(root, path % name) for path in _CONFIGURATIONS)), None)
+    options = _text(root, "/proc/cmdline").split()
     found = {setting for word, setting in _SAID.items() if word in said} | set(_SETTING.findall(text or ""))
+    found -= {setting for setting, option in _OFF.items() if option in options}
     return tuple(sorted(found)) if found or text is not None else None
 
 

@@ -116,6 +116,10 @@ def _gpus(catalog: Catalog) -> Iterator[str]:
             yield f"{where}: device {vgpu.device} is not in gpu_products.csv"
         if not re.fullmatch("[0-9a-f]{4} [0-9a-f]{4}", f"{vgpu.first} {vgpu.last}") or vgpu.first > vgpu.last:
             yield f"{where}: expected four lower-case hexadecimal digits each, the last one not before the first"
+    machines = [device for row in catalog.gpu.other_machines for device in row.devices]
+    yield from _duplicates("gpu.yml.other_machines", machines)
+    for unknown in {*machines} - {*catalog.products}:
+        yield f"gpu.yml.other_machines: device {unknown} is not in gpu_products.csv"
     legacy = [device for entry in catalog.gpu.legacy for device in entry.devices]
     yield from _duplicates("gpu.yml.legacy", legacy)
     chip_only = [entry.device for entry in catalog.gpu.chip_only]

@@ -72,6 +72,17 @@ class ChipOnly:
 
 
 @dataclasses.dataclass(frozen=True)
+class OtherMachine:
+    """GPUs of machines that need more than a driver and CUDA, or another driver. instead: what sets these up."""
+
+    devices: tuple[str, ...]
+    machine: str
+    why: str
+    instead: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class SmallGpus:
     """GPUs by chip and by PCI device id; most: the number of multiprocessors that none of them exceeds."""
 
@@ -98,6 +109,7 @@ class GpuFile:
     first_drivers: FirstDrivers | None = None
     legacy: tuple[LegacyGpus, ...] = ()
     chip_only: tuple[ChipOnly, ...] = ()
+    other_machines: tuple[OtherMachine, ...] = ()
     few_multiprocessors: FewMultiprocessors | None = None
 
 
@@ -787,6 +799,18 @@ class BadKernel:
 
 
 @dataclasses.dataclass(frozen=True)
+class PoorKernel:
+    """Kernels that run and are a poor choice for some GPUs, named as in BadKernel. devices: those GPUs."""
+
+    setting: str
+    named: str | None
+    devices: tuple[str, ...]
+    symptom: str
+    instead: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class BadCudnn:
     """A wheel's cuDNN that opens a library which only the system's has, from `system_first` on."""
 
@@ -843,6 +867,7 @@ class KnownBadFile:
     tensorflow: tuple[BadTensorflow, ...]
     kernel_drivers: tuple[KernelDriver, ...]
     security_floors: tuple[SecurityFloor, ...]
+    poor_kernels: tuple[PoorKernel, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

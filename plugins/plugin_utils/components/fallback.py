@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Present
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import architectures
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Candidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt
@@ -30,11 +31,15 @@ def attempts(request: Request, attempt: Attempt) -> list[Attempt]:
 
 
 def plan(
-    request: Request, as_asked: Callable[[Request], Plan], tensorflows: Callable[[Plan], Sequence[Candidate]]
+    request: Request,
+    as_asked: Callable[[Request], Plan],
+    tensorflows: Callable[[Plan], Sequence[Candidate]],
+    has_releases: bool = True,
 ) -> Plan:
     """Return the plan for a request; where no TensorFlow works and none is asked for, it has PyTorch alone.
 
-    as_asked: plans a request as it is; tensorflows: the candidates for the host of a plan.
+    as_asked: plans a request as it is; tensorflows: the candidates for the host of a plan; has_releases: whether the
+    host's CPU architecture has any.
     """
     plan = as_asked(request)
     if plan.ok or request["pytorch"] == "none":
@@ -45,6 +50,9 @@ def plan(
         return plan
     pytorch = "auto" if request["pytorch"] == "fallback" else request["pytorch"]
     other = as_asked(request.but(tensorflow="none", pytorch=pytorch))
+    # Where the catalog has no TensorFlow, what is wrong besides decides, unless it has no more of other components.
+    if not other.ok and not has_releases and {problem.code for problem in other.problems} != {architectures.CODE}:
+        return dataclasses.replace(other, request=request)
     if {problem.code for problem in other.problems} == {"no-lock"}:  # PyTorch works, and its lock can be made
         return dataclasses.replace(plan, problems=tuple(dict.fromkeys((*plan.problems, *other.problems))))
     if not other.ok:  # where that is all about other components, PyTorch would be taken without them

@@ -22,6 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import arch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import (
     check_gpu_count,
+    check_machines,
     check_processors,
     identify_gpus,
 )
@@ -68,7 +69,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
             "use one of those",
         )
         return _plan(host, request, gpus, NOTHING, None, findings)
-    if check_processors(catalog, host, findings):
+    if check_machines(catalog, host, findings) or check_processors(catalog, host, findings):
         return _plan(host, request, gpus, NOTHING, None, findings)
     context = ResolveContext(catalog, host, limit(request, CHOICES, host, findings), gpus)
     if architectures.check(context, CHOICES, findings):

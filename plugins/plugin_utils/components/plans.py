@@ -39,7 +39,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY, leave_alone
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY, OTHER_MACHINE, leave_alone
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies, with_remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt
@@ -122,10 +122,13 @@ def _with_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -
     # The remedy for a foreign driver, a hold, another processor or kernel is no change of the request or distribution.
     if plan.ok or ((host.described or host.others) and not host.gpus):  # what would fit unknown GPUs is unknown, too
         return plan
-    final = (*foreign_drivers.PROBLEMS, *kernels.PROBLEMS, holds.CODE, ARM_ONLY, frameworks.CPU_LACKS, fabric.NO_MODULE)
+    of_machine = (ARM_ONLY, OTHER_MACHINE, frameworks.CPU_LACKS, fabric.NO_MODULE)
+    final = (*foreign_drivers.PROBLEMS, *kernels.PROBLEMS, holds.CODE, *of_machine)
     if any(problem.code in final for problem in plan.problems):
         return plan
-    attempts = fallback.attempts(plan.request, functools.cache(attempt))  # remedies try the same again
+    attempts = [functools.cache(attempt)]  # remedies try the same again
+    if catalog.tensorflow.releases:
+        attempts = fallback.attempts(plan.request, attempts[0])
     unlocked = functools.partial(plan_once, with_every_lock(catalog))
     return with_remedies(plan, find_remedies(CHOICES, catalog, plan, host, attempts, unlocked))
 
@@ -146,6 +149,7 @@ def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
         request,
         lambda asked: plan_around_holds(catalog, asked, host),
         lambda plan: tensorflow_candidates(ResolveContext(catalog, host, request, plan.gpus)),
+        bool(catalog.tensorflow.releases),
     )
 
 

@@ -12,12 +12,14 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FO
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import LEFT_ALONE, Gpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, OtherMachine
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 
 ARM_ONLY = "arm-only-gpu"
 ARM = "aarch64"
+OTHER_MACHINE = "machine-not-supported"
 PROBLEMS = {
+    "machine-not-supported": "a GPU of a machine that others set up: a tray of an NVL72, or a Jetson",
     "arm-only-gpu": "a GPU that exists with an Arm processor alone, and a described host with another",
     "no-gpu": "fewer GPUs than `gpu_stack_expect_gpus`, or none",
     "surplus-gpu": "more GPUs than `gpu_stack_expect_gpus`",
@@ -95,6 +97,27 @@ def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
     return Gpu(gpu.pci_id, name, capability, architecture, accepts)
 
 
+def check_machines(catalog: Catalog, host: Host, findings: Findings) -> bool:
+    """Return whether a host has GPUs of machines that are not set up here; each kind is a problem."""
+    found = False
+    for row in catalog.gpu.other_machines:
+        names = {catalog.products[gpu.pci_id.partition(":")[2]].name for gpu in host.gpus if _is_of(row, gpu)}
+        if names:
+            found = True
+            findings.problem(
+                OTHER_MACHINE,
+                f"{', '.join(sorted(names))} is a GPU of {row.machine}, which gpuhost does not set up: {row.why} "
+                f"({row.source})",
+                f"use {row.instead}",
+            )
+    return found
+
+
+def _is_of(row: OtherMachine, gpu: HostGpu) -> bool:
+    vendor, _unused, device = gpu.pci_id.partition(":")
+    return vendor == "10de" and device in row.devices
+
+
 def check_processors(catalog: Catalog, host: Host, findings: Findings) -> bool:
     """Return whether a described host has GPUs that no machine of its architecture has; each kind is a problem.
 
@@ -108,10 +131,7 @@ def check_processors(catalog: Catalog, host: Host, findings: Findings) -> bool:
     served = supported(catalog, host.distribution)
     remedy = f"describe the machine with --arch {ARM}, or GPUs that exist with {host.architecture}"
     if ARM not in served:
-        remedy = (
-            f"describe GPUs that exist with {', '.join(served)}; gpuhost installs nothing on Arm, where the maker's "
-            "system has driver and CUDA"
-        )
+        remedy = f"describe GPUs that exist with {', '.join(served)}, or another distribution release"
     for name, source in found:
         findings.problem(
             ARM_ONLY,

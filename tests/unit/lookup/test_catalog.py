@@ -17,11 +17,14 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
 
 
 def test_facts_are_plain_data():
-    facts = look_up(["cuda", "13.2"])
+    facts = look_up(["cuda", "13.2"], architecture="x86_64")
     assert json.loads(json.dumps(facts))[0]["max_gcc"] == 15
-    assert look_up(["repository", "debian-13"])[0]["key_fingerprint"] == "02182E60104FCDC26EAE1B8597A5D4CB8793F200"
+    assert (
+        look_up(["repository", "debian-13"], architecture="x86_64")[0]["key_fingerprint"]
+        == "02182E60104FCDC26EAE1B8597A5D4CB8793F200"
+    )
     assert look_up(["gpu", "10de:2335"])[0]["compute_capability"] == "9.0"
-    (releases,) = look_up(["tensorflow"])
+    (releases,) = look_up(["tensorflow"], architecture="x86_64")
     assert releases.index("2.21.0") < releases.index("2.20.0") < releases.index("1.15.0")
 
 
@@ -37,7 +40,7 @@ def test_facts_are_plain_data():
 )
 def test_errors(terms, message):
     with pytest.raises(AnsibleLookupError, match=message):
-        look_up(terms)
+        look_up(terms, architecture="x86_64")
 
 
 def test_driver_packages_close_the_repository_for_every_driver_package_but_no_toolkit():

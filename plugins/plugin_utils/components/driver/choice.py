@@ -98,6 +98,7 @@ def _stays(context: ResolveContext, version: str, because: str) -> Candidate:
 
 def _check(context: ResolveContext, findings: Findings) -> None:
     """Add the problems of a driver that stays, and of what is requested of every other one."""
+    kernels.warn_of_poor_kernels(context, findings)
     kept = staying.kept(context)
     if kept is not None:
         if not kept.of_others:

@@ -14,8 +14,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import BadKernel
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import BadKernel, PoorKernel
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, gpu_label
 
 PROBLEMS = {
     "realtime-kernel": "modules are to be built for a kernel with PREEMPT_RT, which NVIDIA's driver does not support",
@@ -23,6 +23,7 @@ PROBLEMS = {
 }
 WARNINGS = {
     "compiler-unknown": "the compiler of a kernel is not known: DKMS takes the default one, which may not fit",
+    "poor-kernel": "a kernel runs, and its flavour hurts on these GPUs: `poor_kernels` of `catalog/known_bad.yml`",
     "headers-unknown": "a described kernel is not named as those of the archive, which then has no headers of it",
 }
 HEADERS, IMAGE = "linux-headers-", "linux-image-"
@@ -64,7 +65,20 @@ def _refuse_kernels(context: ResolveContext, findings: Findings) -> None:
         )
 
 
-def _is(bad: BadKernel, context: ResolveContext, release: str) -> bool:
+def warn_of_poor_kernels(context: ResolveContext, findings: Findings) -> None:
+    """Warn of kernels of a flavour that hurts on a GPU of the host; of a described host those that it names."""
+    for poor in context.catalog.known_bad.poor_kernels:
+        gpus = [gpu for gpu in context.gpu_kinds if gpu.pci_id.removeprefix("10de:") in poor.devices]
+        own = [name for name in context.host.kernel_releases if not is_series(name) and _is(poor, context, name)]
+        if gpus and own:
+            findings.warn(
+                "poor-kernel",
+                f"kernel {', '.join(own)} with {', '.join(map(gpu_label, gpus))}: {poor.symptom} ({poor.source}); take "
+                f"{poor.instead}",
+            )
+
+
+def _is(bad: BadKernel | PoorKernel, context: ResolveContext, release: str) -> bool:
     """Return whether a kernel is of a kind, by its configuration, else by its name."""
     settings = _release(context, release).settings
     if settings is not None:

@@ -68,6 +68,7 @@ def test_the_configuration_of_a_kernel_names_its_compiler(tmp_path: Path, path: 
 
 
 CLANG = 'CONFIG_CC_VERSION_TEXT="Debian clang version 19.1.7"\n'
+KHO = "CONFIG_ARM64_4K_PAGES=y\nCONFIG_KEXEC_HANDOVER=y\nCONFIG_KEXEC_HANDOVER_ENABLE_DEFAULT=y\n"  # NV-Kernels#590
 REALTIME = "Linux version r (b@h) (gcc (Debian 12.2.0-14) 12.2.0, GNU ld 2.40) #1 SMP PREEMPT_RT Debian 6.1.76-1\n"
 
 
@@ -80,10 +81,12 @@ REALTIME = "Linux version r (b@h) (gcc (Debian 12.2.0-14) 12.2.0, GNU ld 2.40) #
         ({"/lib/modules/r/config": f"{CLANG}CONFIG_CC_IS_CLANG=y\n"}, ("CC_IS_CLANG",)),
         ({"/boot/config-r": CLANG}, ("CC_IS_CLANG",)),
         ({"/proc/version": REALTIME}, ("PREEMPT_RT",)),
+        ({"/boot/config-r": KHO}, ("ARM64_4K_PAGES", "KEXEC_HANDOVER_ENABLE_DEFAULT")),
+        ({"/boot/config-r": KHO, "/proc/cmdline": "root=/dev/sda2 ro kho=off\n"}, ("ARM64_4K_PAGES",)),
     ],
-    ids=["unknown", "another", "before Linux 5.4", "elsewhere", "by the compiler's name", "by what runs"],
+    ids=["unknown", "another", "before Linux 5.4", "elsewhere", "by the compiler's name", "by what runs", "Arm", "off"],
 )
-def test_settings_for_which_no_module_is_built(tmp_path: Path, files: dict[str, str], expected: Any) -> None:
+def test_settings_of_a_kernel_that_matter(tmp_path: Path, files: dict[str, str], expected: Any) -> None:
     for path, text in files.items():
         put(tmp_path, path, text)
     assert kernels.release(str(tmp_path), "r", True, {}).settings == expected

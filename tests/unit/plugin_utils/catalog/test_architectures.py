@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, read_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
+from tools.catalog.device_code import runs
+
+ON_ARM = json.loads((FROZEN_FOLDER.parent / "plan/wheels_aarch64.json").read_text())["wheels"]
 
 X86_64, BOTH = 'cpu_architectures: ["x86_64"]', 'cpu_architectures: ["x86_64", "aarch64"]'
 CUDA = ("cuda", X86_64, BOTH)  # which TensorFlow names
@@ -43,11 +49,57 @@ def names(catalog: Catalog) -> dict[str, list[str]]:
     }
 
 
-def test_todays_catalog_serves_one_architecture_and_has_nothing_of_another():
-    for catalog in (load_catalog(), frozen_catalog()):
-        assert supported(catalog) == ("x86_64",)
-        assert of_architecture(catalog, "x86_64") is catalog
-        assert {part: found for part, found in names(of_architecture(catalog, "aarch64")).items() if found} == {}
+def test_a_catalog_of_one_architecture_has_nothing_of_another():
+    catalog = frozen_catalog()
+    assert supported(catalog) == ("x86_64",)
+    assert of_architecture(catalog, "x86_64") is catalog
+    assert {part: found for part, found in names(of_architecture(catalog, "aarch64")).items() if found} == {}
+
+
+@pytest.mark.parametrize("wheel", ON_ARM, ids=[wheel["wheel"].rsplit("-cp", 1)[0] for wheel in ON_ARM])
+def test_what_the_wheels_for_arm_have_code_for(wheel):
+    """As their fat binaries say: a wheel without any is in no plan, and a row says so; the others are as they pin."""
+    package, version = wheel["wheel"].split("-")[:2]
+    catalog = of_architecture(load_catalog(), "aarch64")
+    file = {"torch": catalog.pytorch, "tensorflow": catalog.tensorflow}[package]
+    releases = [release for release in file.releases if release.version == version]
+    if not wheel["groups"]:
+        assert releases == []
+        assert [row for row in file.cpu_only if versions.satisfies(version, row.releases)]
+        return
+    (build,) = releases[0].builds
+    assert set(build.sass) <= set(wheel["native_in_most"])
+    assert all(runs(build.sass, capability) for capability in wheel["native_in_most"])
+    pins = {"cuda-toolkit": build.cuda, "nvidia-cudnn-cu13": build.cudnn, "nvidia-nccl-cu13": build.nccl}
+    found = {re.split(r"[[=]", row)[0]: re.split(r"==|;", row)[1].strip() for row in wheel["requires"] if "==" in row}
+    assert {name: found[name] for name in pins} == pins
+
+
+def test_every_wheel_for_arm_that_may_be_planned_was_read():
+    read = {wheel["wheel"].split("-")[1] for wheel in ON_ARM if wheel["groups"]}
+    assert read == {release.version for release in of_architecture(load_catalog(), "aarch64").pytorch.releases}
+
+
+@pytest.mark.parametrize("architecture", load_catalog().cpu.known_architectures)
+def test_a_release_of_a_framework_has_code_for_gpus_or_a_source_that_says_why_not(architecture):
+    catalog = of_architecture(load_catalog(), architecture)
+    accepted = [build for release in catalog.pytorch.releases for build in release.builds]
+    assert accepted
+    assert [build for build in accepted if not build.sass] == []
+    own = [build for build in accepted if build.cpu_architectures]
+    assert [build for build in own if build.cpu_architectures != (architecture,)] == [], "each was read for itself"
+    assert [build for build in accepted if architecture != "x86_64" and build not in own] == []
+    for file in (catalog.tensorflow, catalog.pytorch):
+        assert file.releases or [row for row in file.cpu_only if row.source]
+
+
+def test_what_one_architectures_repository_and_kernels_have_is_not_the_others():
+    for name, distro in load_catalog().distros.items():
+        own, arm = (of_architecture(load_catalog(), each).distros[name] for each in ("x86_64", "aarch64"))
+        assert own.nvidia_limits == ()
+        assert bool(arm.nvidia_limits) == ("aarch64" in distro.cpu_architectures)
+        assert arm.distro_drivers == arm.distro_cuda == arm.prebuilt_modules == ()
+        assert not any("64k" in row.package or "arm64" in row.package for row in own.kernel.headers)
 
 
 def test_an_entry_has_the_architectures_of_its_file_unless_it_names_its_own(tmp_path):

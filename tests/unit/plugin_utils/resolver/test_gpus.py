@@ -191,14 +191,42 @@ def test_small_gpu_beside_a_larger_one_is_left_out_by_tensorflow(devices, reques
     assert not warned or warned == snapshot
 
 
-@pytest.mark.parametrize("device", [device for device, row in products().items() if row.get("arm_only")])
+OTHERS = ["2941", "31a1", "31c2", "31c3", "2b00", "3400"]  # trays of GB200 and GB300, and Thor
+
+
+@pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("device", OTHERS)
+def test_a_machine_that_others_set_up_is_refused_by_name(device, architecture):
+    """Whatever is asked, and also where it was probed: NVL72 needs IMEX, and a Jetson has a driver of its own."""
+    for described in (True, False):
+        host = Host("ubuntu-24.04", architecture, gpus=(HostGpu(f"10de:{device}"),), described=described)
+        for request in (asking(), asking(driver="none", cuda="none")):
+            made = resolve(load_catalog(), request, host)
+            assert [problem.code for problem in made.problems] == ["machine-not-supported"]
+            assert made.problems[0].message.startswith(products()[device]["name"])
+            assert made.remedies == ()
+            assert all(part is None for part in made.components.values())
+
+
+ON_ARM_ALONE = sorted({device for device, row in products().items() if row.get("arm_only")} - {*OTHERS})
+
+
+@pytest.mark.parametrize("device", ON_ARM_ALONE)
 def test_a_described_gpu_that_exists_on_arm_alone_is_refused(device):
     described = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu("10de:2330"), HostGpu(f"10de:{device}")), described=True)
     made = resolve(load_catalog(), asking(), described)
     assert [problem.code for problem in made.problems] == ["arm-only-gpu"]
     assert made.problems[0].message.startswith(products()[device]["name"])
-    assert "x86_64" in made.problems[0].remedy
+    assert "--arch aarch64" in made.problems[0].remedy
     assert made.remedies == ()
+
+
+def test_which_a_release_without_arm_does_not_serve_either():
+    described = Host("ubuntu-20.04", "x86_64", gpus=(HostGpu("10de:2342"),), described=True)
+    (problem,) = resolve(load_catalog(), asking(), described).problems
+    assert problem.code == "arm-only-gpu"
+    assert "--arch" not in problem.remedy
+    assert "another distribution release" in problem.remedy
 
 
 @pytest.mark.parametrize("device", ["2330", "2901", "3182", "2bb1"])
@@ -211,7 +239,7 @@ def test_a_probed_host_has_the_processor_that_it_has():
     probed = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu("10de:2342"),))
     assert resolve(load_catalog(), asking(), probed).ok
     arm = Host("ubuntu-24.04", "aarch64", gpus=(HostGpu("10de:2342"),))
-    assert [problem.code for problem in resolve(load_catalog(), asking(), arm).problems] == ["distro-not-supported"]
+    assert resolve(load_catalog(), asking(), arm).ok
 
 
 def test_a_name_of_no_gpu_is_said() -> None:

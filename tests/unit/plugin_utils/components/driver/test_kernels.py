@@ -12,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver im
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -97,7 +97,7 @@ def test_no_flavour_that_ends_like_another_gets_its_metapackage() -> None:
     for catalog in (load_catalog(), frozen_catalog()):
         for distro in (distro for distro in catalog.distros.values() if distro.family == "ubuntu"):
             for row in distro.kernel.headers:
-                flavour = row.running.rpartition("-")[2].removesuffix("$")
+                flavour = row.running.rpartition(r"\d-")[2].removesuffix("$")
                 abis = [f"{series}.0-1001" for series in (distro.kernel.default, "5.15", "6.17")]
                 assert any(facts.kernel_headers(distro, f"{abi}-{flavour}") == row for abi in abis)
                 assert not any(facts.kernel_headers(distro, f"{abi}-intel-{flavour}") for abi in abis)
@@ -249,6 +249,73 @@ def test_a_kernel_that_the_modules_do_not_build_for_is_refused(
     )
     assert [problem.code for problem in made.problems] == expected
     assert not expected or [(problem.message, problem.remedy) for problem in made.problems] == snapshot
+
+
+# On Arm: the release, its metapackage, and the compilers where a row has them.
+ON_ARM = [
+    ("ubuntu-22.04", "5.15.0-139-generic", "linux-headers-generic", ["gcc-11"]),
+    ("ubuntu-22.04", "5.15.0-139-generic-64k", "linux-headers-generic-64k", ["gcc-11"]),
+    ("ubuntu-22.04", "6.8.0-136-generic-64k", "linux-headers-generic-64k-hwe-22.04", []),
+    ("ubuntu-22.04", "6.8.0-1045-nvidia-64k", "linux-headers-nvidia-64k-hwe-22.04", []),
+    ("ubuntu-24.04", "6.8.0-149-generic-64k", "linux-headers-generic-64k", ["gcc-13"]),
+    ("ubuntu-24.04", "6.17.0-20-generic-64k", "linux-headers-generic-64k-hwe-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "6.8.0-1045-nvidia-64k", "linux-headers-nvidia-64k", ["gcc-13"]),
+    ("ubuntu-24.04", "6.14.0-1008-nvidia-64k", "linux-headers-nvidia-64k-hwe-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "6.17.0-1014-nvidia", "linux-headers-nvidia-hwe-24.04", ["gcc-13"]),
+    ("ubuntu-26.04", "7.0.0-43-generic-64k", None, ["gcc-15"]),
+    ("debian-12", "6.1.0-57-arm64", "linux-headers-arm64", ["gcc-12"]),
+    ("debian-12", "6.1.0-57-cloud-arm64", "linux-headers-cloud-arm64", ["gcc-12"]),
+    ("debian-13", "6.12.115+deb13.1-arm64", "linux-headers-arm64", ["gcc-14"]),
+    ("debian-13", "6.12.118+deb13-arm64-16k", "linux-headers-arm64-16k", ["gcc-14"]),
+]
+
+
+@pytest.mark.parametrize(("distro", "running", "meta", "compilers"), ON_ARM)
+def test_a_flavour_of_arm_has_headers_of_its_own(
+    distro: str, running: str, meta: str | None, compilers: list[str]
+) -> None:
+    """Those with pages of 64 KiB above all: the headers of another flavour build modules that do not load."""
+    host = Host(distro, "aarch64", gpus=(HostGpu("10de:2342"),), kernel=running, described=True)
+    made = resolve(load_catalog(), asking(), host).to_json()
+    assert made["components"]["driver"]["kernel_headers"] == [f"linux-headers-{running}", *([meta] if meta else [])]
+    assert made["components"]["driver"]["kernel_compilers"] == compilers
+    assert "headers-unknown" not in {warning["code"] for warning in made["warnings"]}
+
+
+KHO, SMALL = "KEXEC_HANDOVER_ENABLE_DEFAULT", "ARM64_4K_PAGES"
+POOR: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "KHO on a GB10": ("2e12", {"7.0.0-1019-nvidia": {"settings": [KHO, SMALL]}}, ["kho=off"]),
+    "KHO on the next kernel alone": ("2e12", {"6.17.0-1014-nvidia": {}, "7.0.0-31-generic": {}}, ["kho=off"]),
+    "before KHO was on": ("2e12", {"7.0.0-30-generic": {}}, []),
+    "switched off": ("2e12", {"7.0.0-31-generic": {"settings": [SMALL]}}, []),
+    "KHO beside another GPU": ("27b8", {"7.0.0-1019-nvidia": {"settings": [KHO, SMALL]}}, []),
+    "4 KiB on a GH200": ("2342", {"6.8.0-90-generic": {"settings": [SMALL]}}, ["64 KiB"]),
+    "4 KiB by its name": ("2342", {"6.8.0-1030-nvidia": {}}, ["64 KiB"]),
+    "64 KiB": ("2342", {"6.8.0-1013-nvidia-64k": {}}, []),
+    "64 KiB of one's own": ("2342", {"6.18.0-hpc": {"settings": []}}, []),
+}
+
+
+@pytest.mark.parametrize(("device", "releases", "expected"), POOR.values(), ids=POOR)
+def test_a_flavour_that_hurts_a_gpu_is_a_warning(device: str, releases: dict[str, Any], expected: list[str]) -> None:
+    """Also where the driver stays: by the kernel's configuration, else by its name."""
+    names = list(releases)
+    kernel = {"running": names[0], "next_boot": names[-1], "releases": releases, "installed": names}
+    for request in (asking(), asking(driver="none")):
+        probe = Probe.from_json(
+            {
+                "distribution": {"id": "ubuntu-24.04"},
+                "architecture": "aarch64",
+                "gpus": [{"pci_id": f"10de:{device}", "class": "0302"}],
+                "kernel": kernel,
+                "driver": {"loaded": {"version": "595.71.05"}},
+            }
+        )
+        made = resolve(load_catalog(), request, host_from_probe(probe))
+        found = [warning.message for warning in made.warnings if warning.code == "poor-kernel"]
+        assert len(found) == len(expected)
+        assert all(text in message for text, message in zip(expected, found, strict=True))
+        assert all(names[-1] in message for message in found)
 
 
 def azure(**parts: Any) -> dict[str, Any]:
