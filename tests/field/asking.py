@@ -80,13 +80,14 @@ def preflight(report: Mapping[str, Any], root: Path) -> Answer:
     catalog = load_catalog()
     listed = yaml.safe_load(GROUP_VARS.read_text())["__gpu_stack_listed"]
     managed = {name: {"services": part.get("services", [])} for name, part in with_components(listed, {}).items()}
-    urls = {name: each["x86_64"] for name, each in repositories(catalog).items() if "x86_64" in each}
+    machine = hosts.machine(words)
+    urls = {name: each[machine] for name, each in repositories(catalog).items() if machine in each}
     given: dict[str, Any] = {**probe_options(catalog), "repositories": urls if "lists" in words else {}}
     # No archive is reached from a test; what apt has in its lists is read.
     given |= {"kernel_header_offers": "lists" in words, "repository_check": False}
     options = host_probe.Options(**given, managed=managed)
     run = hosts.answering(root, words)
-    with _own_nvidia_smi(root, is_probe="nvidia-smi" in words.get("answers", {})):
+    with _uname(machine), _own_nvidia_smi(root, is_probe="nvidia-smi" in words.get("answers", {})):
         probed = to_json(host_probe.probe(str(root), options, run))
     # Of the machine that the tests run on.
     plenty = {"free_mib": 10**6, "total_mib": 10**6, "mount": "/"}
@@ -94,7 +95,7 @@ def preflight(report: Mapping[str, Any], root: Path) -> Answer:
     for path, space in words.get("disk", {}).items():
         probed["disk"][path] = {"free_mib": space["free"], "total_mib": space["total"], "mount": path}
     if error := words.get("repository_error"):  # the server's answer, which a directory cannot give
-        url = repositories(catalog)[words.get("distribution", "ubuntu-24.04")]["x86_64"]
+        url = repositories(catalog)[words.get("distribution", "ubuntu-24.04")][machine]
         probed["repository"] = to_json(Repository(url, error=error))
     probed |= {"uid": 0, "toolchain": {**probed["toolchain"], "gcc": None}}
     (root / "probe.json").write_text(json.dumps(probed))
@@ -141,6 +142,17 @@ def _own_nvidia_smi(root: Path, is_probe: bool = False) -> Iterator[None]:
         yield
     finally:
         nvidia_smi.find, nvidia_smi.read = find, read
+
+
+@contextmanager
+def _uname(machine: str) -> Iterator[None]:
+    """Let this machine have another architecture, which no directory shows."""
+    uname = os.uname
+    os.uname = lambda: os.uname_result((*uname()[:4], machine))
+    try:
+        yield
+    finally:
+        os.uname = uname
 
 
 @contextmanager

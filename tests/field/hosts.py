@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg_info
 
 from tests.unit.matrix import faults
 from tests.unit.matrix import host as at
@@ -21,7 +22,6 @@ from tests.unit.matrix.training import TrainingHost
 from tests.unit.module_utils.host_files import put_grub_menu, put_repository
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-LIBRARIES = "usr/lib/x86_64-linux-gnu"
 DEVICES = "sys/bus/pci/devices"
 # What `uname -r`, os-release(5), the kernel's metapackage and the compilers are on a current installation of each.
 DISTRIBUTIONS = {
@@ -32,7 +32,13 @@ DISTRIBUTIONS = {
     "ubuntu-26.04": ("Ubuntu", "7.0.0-14-generic", "linux-image-generic", 15, "3.14"),
 }
 CODENAMES = {"ubuntu-22.04": "jammy", "ubuntu-24.04": "noble", "ubuntu-26.04": "resolute"}
-ARCHIVES = ("archive.ubuntu.com/", "deb.debian.org/")
+X86_64 = "x86_64"
+FLAGS = "flags\t\t: fpu pni ssse3 fma cx16 sse4_1 sse4_2 popcnt avx lahf_lm avx2"
+PROCESSORS = {  # /proc/cpuinfo; Arm's has neither a name nor `flags`
+    X86_64: f"model name\t: Intel(R) Xeon(R) Platinum 8480C\n{FLAGS}\n",
+    "aarch64": "processor\t: 0\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32\nCPU implementer\t: 0x41\n",
+}
+ARCHIVES = ("archive.ubuntu.com/", "ports.ubuntu.com/", "deb.debian.org/")
 FLAVOURS = {"open": "Open Kernel Module", "proprietary": "Kernel Module"}
 Words = Mapping[str, Any]
 
@@ -87,7 +93,12 @@ def devices(words: Words) -> Iterator[tuple[str, Words]]:
         yield spec.get("address", f"0000:{number:02x}:00.0"), spec
 
 
-def status(packages: Words) -> str:
+def machine(words: Words) -> str:
+    """Return a host's architecture, as uname prints it."""
+    return str(words.get("architecture", X86_64))
+
+
+def status(packages: Words, architecture: str = "amd64") -> str:
     """Return dpkg's status of packages: a version, or a mapping with `version`, `hold`, `status`, `depends`."""
     entries = []
     for name, given in packages.items():
@@ -95,7 +106,7 @@ def status(packages: Words) -> str:
         lines = [
             f"Package: {name}",
             f"Status: {'hold' if spec.get('hold') else 'install'} ok {spec.get('status', 'installed')}",
-            f"Architecture: {spec.get('architecture', 'amd64')}",
+            f"Architecture: {spec.get('architecture', architecture)}",
             f"Version: {spec['version']}",
             *([f"Depends: {spec['depends']}"] if "depends" in spec else []),
         ]
@@ -103,12 +114,12 @@ def status(packages: Words) -> str:
     return "\n".join(entries)
 
 
-def offered(packages: Words) -> str:
+def offered(packages: Words, architecture: str) -> str:
     """Return a list of a repository: a version, or a mapping with `version` and `depends`."""
     entries = []
     for name, given in packages.items():
         spec = given if isinstance(given, Mapping) else {"version": given}
-        lines = [f"Package: {name}", f"Version: {spec['version']}", "Architecture: amd64"]
+        lines = [f"Package: {name}", f"Version: {spec['version']}", f"Architecture: {architecture}"]
         entries.append("\n".join([*lines, *([f"Depends: {spec['depends']}"] if "depends" in spec else []), "\n"]))
     return "".join(entries)
 
@@ -116,8 +127,8 @@ def offered(packages: Words) -> str:
 # A bare host ----------------------------------------------------------------------------------------------------------
 
 BARE = (
-    *("distribution", "kernels", "next", "compiler", "python", "gpus", "pci", "packages", "driver", "lists"),
-    *("files", "disk", "answers", "repository_error"),
+    *("distribution", "architecture", "kernels", "next", "compiler", "python", "gpus", "pci", "packages", "driver"),
+    *("lists", "files", "disk", "answers", "repository_error"),
 )
 
 
@@ -126,6 +137,8 @@ def lay_out(root: Path, words: Words) -> None:
     check_words(words, BARE)
     distribution = words.get("distribution", "ubuntu-24.04")
     system, kernel, meta, gcc, python = DISTRIBUTIONS[distribution]
+    native = dpkg_info.native_architecture(machine(words))
+    kernel, meta = kernel.replace("amd64", native), meta.replace("amd64", native)
     name, _, version = distribution.partition("-")
     codename = CODENAMES.get(distribution, "")
     put(root, "etc/os-release", f'ID={name}\nVERSION_ID="{version}"\nVERSION_CODENAME={codename}\nNAME="{system}"\n')
@@ -148,8 +161,7 @@ def lay_out(root: Path, words: Words) -> None:
     for path in (f"usr/bin/python{python}", f"usr/lib/python{python}/ensurepip/__init__.py"):
         put(root, path, "")
     put(root, "usr/bin/python3", {"link": f"python{python}"})
-    flags = "fpu pni ssse3 fma cx16 sse4_1 sse4_2 popcnt avx lahf_lm avx2"
-    put(root, "proc/cpuinfo", f"model name\t: Intel(R) Xeon(R) Platinum 8480C\nflags\t\t: {flags}\n")
+    put(root, "proc/cpuinfo", PROCESSORS[machine(words)])
     put(root, "proc/mounts", "/dev/sda2 / ext4 rw,relatime 0 0\n")
     put(root, "proc/modules", "")
     put(root, "proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{kernels[0]} root=/dev/sda2 ro\n")
@@ -157,9 +169,9 @@ def lay_out(root: Path, words: Words) -> None:
     for address, spec in devices(words):
         put_device(root, address, spec)
     if "driver" in words:
-        packages |= installed_driver(root, words["driver"], kernels)
+        packages |= installed_driver(root, words["driver"], kernels, machine(words))
     packages |= words.get("packages", {})
-    put(root, "var/lib/dpkg/status", status(packages))
+    put(root, "var/lib/dpkg/status", status(packages, native))
     for package in packages:
         if not (root / f"var/lib/dpkg/info/{package}.list").exists():
             put(root, f"var/lib/dpkg/info/{package}.list", "/.\n")
@@ -167,23 +179,23 @@ def lay_out(root: Path, words: Words) -> None:
         uri, _, suite = where.partition(" ")
         origin = system if uri.partition("://")[2].startswith(ARCHIVES) else "others"
         release = f"Origin: {origin}\nSuite: {suite}\nCodename: {suite}\n"
-        put_repository(root, uri, suite or "/", offered(rows), release)
+        put_repository(root, uri, suite or "/", offered(rows, native), release)
     for name, spec in words.get("files", {}).items():
         put(root, name, spec)
 
 
-def installed_driver(root: Path, words: Words, kernels: list[str]) -> dict[str, Any]:
+def installed_driver(root: Path, words: Words, kernels: list[str], machine: str) -> dict[str, Any]:
     """Write a driver of others; return its packages.
 
     `version`; `package`, which has its libraries; `packages`; `modules`: open or proprietary; `loaded`: false where it
     is not; `built`: the kernels that have its module, all where it is not said; `owner`: the package of the modules.
     """
-    version = words["version"]
-    libraries = [f"/{LIBRARIES}/{name}.so.{version}" for name in ("libcuda", "libnvidia-ml")]
+    version, folder = words["version"], f"usr/lib/{machine}-linux-gnu"
+    libraries = [f"/{folder}/{name}.so.{version}" for name in ("libcuda", "libnvidia-ml")]
     for path in libraries:
         put(root, path, {"hex": "7f454c4602"})
         put(root, path.partition(".so")[0] + ".so.1", {"link": Path(path).name})
-    put(root, "etc/ld.so.conf.d/x86_64-linux-gnu.conf", f"/{LIBRARIES}\n")
+    put(root, f"etc/ld.so.conf.d/{machine}-linux-gnu.conf", f"/{folder}\n")
     put(root, f"var/lib/dpkg/info/{words['package']}.list", "".join(f"{path}\n" for path in libraries))
     for release in words.get("built", kernels):
         module = f"lib/modules/{release}/updates/dkms/nvidia.ko"
@@ -191,7 +203,11 @@ def installed_driver(root: Path, words: Words, kernels: list[str]) -> dict[str, 
         put(root, f"lib/modules/{release}/modules.dep", "updates/dkms/nvidia.ko:\n")
     if words.get("loaded", True):
         flavour = FLAVOURS[words["modules"]]
-        put(root, "proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX {flavour} for x86_64  {version}  Release\n")
+        put(
+            root,
+            "proc/driver/nvidia/version",
+            f"NVRM version: NVIDIA UNIX {flavour} for {machine}  {version}  Release\n",
+        )
         put(root, "proc/modules", "nvidia_uvm 4 0 - Live 0x0\nnvidia 8 1 nvidia_uvm, Live 0x0\n")
         put(root, "sys/module/nvidia/version", f"{version}\n")
     return {words["package"]: words.get("package_version", f"{version}-1"), **words.get("packages", {})}
