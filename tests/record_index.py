@@ -1,7 +1,7 @@
 """Record what the package index has of each package that a framework's lock pins: `python -m tests.record_index`.
 
-Writes tests/fixtures/locks/index.json: by project and version the wheels for Linux x86_64, each with its tags, the
-Pythons that it requires and the beginning of its SHA-256. The index is the one that pip is configured for.
+Writes tests/fixtures/locks/index.json: by project and version the wheels for Linux on x86_64 and aarch64, each with its
+tags, the Pythons that it requires and the beginning of its SHA-256. The index is the one that pip is configured for.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def wheels(index: str, name: str, versions: set[str]) -> dict[str, Wheels]:
         if not file["filename"].endswith(".whl") or parts[1] not in versions:
             continue
         tags = "-".join(parts[-3:])
-        if tags.endswith("-any") or re.search(r"manylinux\w*_x86_64|-linux_x86_64", tags):
+        if tags.endswith("-any") or re.search(r"manylinux\w*_(x86_64|aarch64)|-linux_x86_64", tags):
             wheel = [tags, file.get("requires-python") or "", file["hashes"]["sha256"][:DIGITS]]
             found.setdefault(parts[1], []).append(wheel)
     return found

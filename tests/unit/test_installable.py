@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model import framewo
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
@@ -45,11 +46,11 @@ def lock_path(file: str) -> Path | None:
 
 
 @functools.cache
-def served(python: str) -> frozenset[tags.Tag]:
+def served(python: str, machine: str) -> frozenset[tags.Tag]:
     """Return the tags of the wheels that a Python of the oldest distribution takes: glibc 2.31 on x86_64."""
-    oldest = min((distro.glibc for distro in CATALOG.distros.values()), key=versions.key)
-    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(int(oldest.split(".")[1]), 4, -1)]
-    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
+    oldest = min((d.glibc for d in CATALOG.distros.values() if machine in d.cpu_architectures), key=versions.key)
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(int(oldest.split(".")[1]), 4, -1)]
+    platforms += [f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
     version = tuple(int(part) for part in python.split("."))
     interpreter = f"cp{python.replace('.', '')}"
     return frozenset(
@@ -60,7 +61,8 @@ def served(python: str) -> frozenset[tags.Tag]:
 @functools.cache
 def flaws(file: str) -> list[str]:
     """Return the pins of a lock of which the index has no wheel for its Python, or another one."""
-    python, path = locks.parse(file).python, lock_path(file)
+    lock, path = locks.parse(file), lock_path(file)
+    python, machine = lock.python, lock.architecture or CATALOG.cpu.unmarked_locks
     assert path, file
     found = []
     for name, version, hashes in re.findall(
@@ -69,7 +71,7 @@ def flaws(file: str) -> list[str]:
         fitting = {
             digest
             for wheel, requires, digest in INDEX.get(name, {}).get(version, [])
-            if tags.parse_tag(wheel) & served(python)
+            if tags.parse_tag(wheel) & served(python, machine)
             and specifiers.SpecifierSet(requires).contains(f"{python}.{PATCH}")
         }
         pinned = {each[:12] for each in re.findall(r"sha256:(\S+)", hashes)}
@@ -104,23 +106,26 @@ def requests() -> Iterator[dict[str, str]]:
             yield {"tensorflow": "none", "pytorch": pytorch.version, "pytorch_cuda": cuda, "cuda": "none"}
 
 
-def hosts(distro: str) -> Iterator[Host]:
+def hosts(distro: str, machine: str) -> Iterator[Host]:
     """Yield a host for each Python and GPU generation."""
     for python in CATALOG.distros[distro].python.available:
         for capability in GPUS:
             gpu = HostGpu(f"cc:{capability}", compute_capability=capability)
-            yield Host(distro, "x86_64", gpus=(gpu,), pythons=(python,), default_python=python)
+            yield Host(distro, machine, gpus=(gpu,), pythons=(python,), default_python=python)
 
 
-@pytest.mark.parametrize("distro", sorted(CATALOG.distros))
-def test_what_may_be_planned_can_be_installed(distro: str) -> None:
+@pytest.mark.parametrize(
+    ("distro", "machine"), [(d, each) for d in sorted(CATALOG.distros) for each in supported(CATALOG, d)]
+)
+def test_what_may_be_planned_can_be_installed(distro: str, machine: str) -> None:
     """Each release, build, Python and GPU: what has no problem is all that a plan may choose from."""
     accepted: set[str] = set()
-    for host in hosts(distro):
+    own = of_architecture(CATALOG, machine)
+    for host in hosts(distro, machine):
         gpus = identify_gpus(CATALOG, host, Findings())
         for libraries in ("auto", "wheel", "system"):
             asked = asking(tensorflow_cuda_libraries=libraries, pytorch="auto")
-            context = ResolveContext(CATALOG, host, asked, gpus)
+            context = ResolveContext(own, host, asked, gpus)
             candidates = [
                 *((c.component, c.problems) for c in tensorflow_candidates(context)),
                 *((c.component, c.problems) for c in pytorch_candidates(context)),
@@ -152,7 +157,7 @@ def has_wheel(asked: dict[str, str], python: str) -> bool | None:
     # The CUDA libraries of 2.14 include TensorRT 8.5, of which there are wheels up to Python 3.10.
     if wheels is None or (asked["tensorflow"].startswith("2.14.") and asked["tensorflow_cuda_libraries"] == "auto"):
         return None
-    return any(tags.parse_tag(wheel) & served(python) for wheel, _requires, _digest in wheels)
+    return any(tags.parse_tag(wheel) & served(python, "x86_64") for wheel, _requires, _digest in wheels)
 
 
 @pytest.mark.parametrize("distro", sorted(CATALOG.distros))
@@ -161,7 +166,7 @@ def test_a_plan_is_refused_for_what_the_index_lacks_or_can_be_installed(distro: 
     accepted: set[str] = set()
     refused: set[str | None] = set()
     compared = 0
-    every = list(hosts(distro))
+    every = list(hosts(distro, "x86_64"))
     questions = [*((host, {}) for host in every), *zip(itertools.cycle(every), requests(), strict=False)]
     for host, asked in questions:
         made = plan_once(CATALOG, user_request.from_mapping(asked), host)

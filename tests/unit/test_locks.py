@@ -16,7 +16,7 @@ REQUIREMENT = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\]+)( ; [^\\]+)? \\$")
 NAMES = {name: path for path in (*TENSORFLOW, *PYTORCH) for name in lock_texts.names(path)}  # one for each Python
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 TENSORFLOW_NAME = re.compile(r"tensorflow-(\d[0-9.post]*)(?:-(system|cudnn-(\d+\.\d+)))?-py(3\.\d+)\.txt")
-PYTORCH_NAME = re.compile(r"pytorch-(\d+\.\d+\.\d+)-cu(\d+)-py(3\.\d+)\.txt")
+PYTORCH_NAME = re.compile(r"pytorch-(\d+\.\d+\.\d+)-cu(\d+)-py(3\.\d+)(?:-([a-z]\w+))?\.txt")
 
 
 def text_of(name: str) -> str:
@@ -124,7 +124,10 @@ def test_pytorch_lock_matches_the_catalog(name: str) -> None:
     releases = yaml.safe_load((ROOT / "catalog/pytorch.yml").read_text())["releases"]
     (release,) = [each for each in releases if each["version"] == match[1]]
     assert match[3] in release["pythons"]
-    (build,) = [each for each in release["builds"] if each["index"] == "pypi"]
+    machines = {
+        tuple(each.get("cpu_architectures", ["x86_64"])): each for each in release["builds"] if each["index"] == "pypi"
+    }
+    build = machines[(match[4] or "x86_64",)]
     pins, (major, minor) = requirements(text_of(name)), build["cuda"].split(".")[:2]
     assert match[2] == major + minor
     assert pins["torch"] == {match[1]}
