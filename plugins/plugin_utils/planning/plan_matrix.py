@@ -6,6 +6,7 @@ script/plan --matrix prints it, script/docs copies it into the documents. Pure f
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
@@ -18,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
@@ -37,7 +39,7 @@ GENERATIONS = (
     ("Blackwell", "10.0", "B200, RTX 5090"),
     ("Rubin", "10.7", "GR100"),
 )
-ARCHITECTURE = "x86_64"  # of the table
+ARCHITECTURE = "x86_64"  # of the short form
 _HEAD = ("GPU", "driver", "CUDA", "cuDNN", "NCCL", "framework", "Python")
 
 
@@ -46,6 +48,7 @@ class Row:
     """The plan for one generation on one distribution release; reason: why it has no framework, or is no plan."""
 
     distribution: str
+    architecture: str
     generation: str
     examples: str
     plan: Plan
@@ -53,12 +56,14 @@ class Row:
 
 
 def rows(catalog: Catalog) -> Iterator[Row]:
-    """Yield a row for each distribution release and generation, in the catalog's order."""
+    """Yield a row for each distribution release, CPU architecture and generation, in the catalog's order."""
     for distribution in catalog.distros:
-        for generation, capability, examples in GENERATIONS:
+        for architecture, (generation, capability, examples) in itertools.product(
+            supported(catalog, distribution), GENERATIONS
+        ):
             gpu = HostGpu(f"cc:{capability}", compute_capability=capability)
-            host = Host(distribution, ARCHITECTURE, gpus=(gpu,))
-            yield Row(distribution, f"{generation} {capability}", examples, *_best(catalog, host))
+            host = Host(distribution, architecture, gpus=(gpu,))
+            yield Row(distribution, architecture, f"{generation} {capability}", examples, *_best(catalog, host))
 
 
 def _best(catalog: Catalog, host: Host) -> tuple[Plan, str]:
@@ -82,7 +87,7 @@ def _short(refused: Plan) -> str:
         "no-lock": "PyTorch once you lock it",
         "host-toolchain-mismatch": "CUDA for it does not work with this compiler or glibc",
         "not-in-repository": "the CUDA it needs is not offered",
-        "gpu-dropped-by-cuda": "no CUDA offered here has code for it",
+        "gpu-dropped-by-cuda": "the CUDA or the wheels offered here have no code for it",
         "gpu-too-old-for-tensorflow": "too old for a wheel of this Python",
         "tensorflow-cuda-mismatch": "the wheel's CUDA is not offered",
         "tensorflow-cudnn-mismatch": "the wheel's cuDNN is not offered",
@@ -116,20 +121,27 @@ def _archive(source: str) -> str:
 
 
 def matrix(catalog: Catalog) -> str:
-    """Return the whole table, one section for each distribution release."""
+    """Return the whole table, one section for each distribution release and CPU architecture.
+
+    Another architecture than that of the short form has the generations alone that it has a plan for.
+    """
     lines: list[str] = []
     found = list(rows(catalog))
     for distribution, distro in catalog.distros.items():
         python, glibc = distro.python.default, distro.glibc
-        lines += [f"### {distribution}", "", f"Python {python}, gcc {distro.gcc.default}, glibc {glibc}.", ""]
-        lines += markdown_table(_HEAD, (_cells(row) for row in found if row.distribution == distribution))
-        lines.append("")
+        for architecture in supported(catalog, distribution):
+            own = [row for row in found if (row.distribution, row.architecture) == (distribution, architecture)]
+            title, software = f"### {distribution}", f"Python {python}, gcc {distro.gcc.default}, glibc {glibc}."
+            if architecture != ARCHITECTURE:
+                title, software = f"{title} on {architecture}", f"{software} Planned only: no such host was met."
+                own = [row for row in own if row.plan.ok]
+            lines += [title, "", software, "", *markdown_table(_HEAD, map(_cells, own)), ""]
     return "\n".join(lines)
 
 
 def support(catalog: Catalog) -> str:
     """Return the short form: a row for each generation, a column for each distribution release."""
-    found = {(r.generation, r.distribution): r for r in rows(catalog)}
+    found = {(r.generation, r.distribution): r for r in rows(catalog) if r.architecture == ARCHITECTURE}
     table = []
     for generation, capability, examples in GENERATIONS:
         cells = [f"{generation} ({examples})"]

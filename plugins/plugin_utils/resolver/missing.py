@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import (
     Candidate,
@@ -132,7 +131,7 @@ def _no_candidate(context: ResolveContext, choice: Choice, wanted: str) -> Probl
     if wanted != "auto" and not any(versions.has_prefix(version, wanted) for version in known):
         near = ", ".join(versions.nearest(wanted, known)) or "none"
         architecture = context.host.architecture
-        served = f" for {architecture}" if supported(context.catalog) != (architecture,) else ""
+        served = f" for {architecture}" if architecture != context.catalog.cpu.unmarked_locks else ""
         return Problem(
             "unknown-version",
             f"there is no {choice.label} {wanted}{served} in the catalog; the nearest that exist: {near}"

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli, typed_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_matrix
@@ -74,11 +75,22 @@ def test_rows(table, distribution, gpu, cells):
 
 def test_a_row_without_a_framework_has_a_reason():
     rows = list(plan_matrix.rows(load_catalog()))
-    assert len(rows) == len(load_catalog().distros) * len(GENERATIONS)
+    served = sum(len(supported(load_catalog(), distribution)) for distribution in load_catalog().distros)
+    assert len(rows) == served * len(GENERATIONS)
     for row in rows:
         parts = row.plan.components
         has_framework = row.plan.ok and (parts["tensorflow"] or parts["pytorch"]) is not None
         assert bool(row.reason) != has_framework, (row.distribution, row.generation)
+
+
+def test_another_architecture_has_a_section_of_what_it_has_a_plan_for():
+    table = plan_matrix.matrix(load_catalog())
+    hopper = section(table, "ubuntu-24.04 on aarch64")["Hopper 9.0"]
+    assert hopper[0].endswith(" open")
+    assert hopper[4].startswith("PyTorch 2.")
+    assert "Volta 7.0" not in section(table, "ubuntu-24.04 on aarch64")
+    assert "on aarch64" not in plan_matrix.support(load_catalog())
+    assert table.count("Planned only") == table.count(" on aarch64\n") > 0
 
 
 def test_the_command_prints_the_short_form():
