@@ -11,6 +11,7 @@ import dataclasses
 import datetime
 import gzip
 import json
+import os
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
+    Distro,
     FrameworkRelease,
     TensorflowRelease,
     Toolkit,
@@ -31,7 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 from tools.catalog import comparison, device_code, live_sources, verdicts
 from tools.catalog.comparison import Finding
 from tools.catalog.live_sources import SourceUnreachable
-from tools.catalog.options import DEEP_SOURCES, SOURCES, parser
+from tools.catalog.options import ARCHITECTURE, DEEP_SOURCES, SOURCES, parser
 from tools.catalog.verdicts import Evidence, Verdict
 
 PARALLEL = 4  # concurrent requests, few enough for any package index
@@ -54,6 +57,7 @@ class Result:
     evidence: list[Evidence] = dataclasses.field(default_factory=list)  # one for each entry that was compared whole
     findings: list[Finding] = dataclasses.field(default_factory=list)
     unreachable: list[Unreachable] = dataclasses.field(default_factory=list)
+    machine: str = ARCHITECTURE
 
     def status(self, offline_ok: bool) -> int:
         """Return the exit status."""
@@ -94,14 +98,14 @@ def check_framework(framework: str, catalog: Catalog, result: Result, log: Log) 
 
     def listed(pair: tuple[str, str]) -> tuple[str, str, tuple[str, ...]]:
         log(f"{framework}: wheels of {pair[0]} for Python {pair[1]}")
-        return (*pair, live_sources.pip_versions(pip, *pair))
+        return (*pair, live_sources.pip_versions(pip, *pair, machine=result.machine))
 
     def compared(release: FrameworkRelease) -> list[Finding]:
         name = comparison.package(release)
         findings = comparison.compare_wheels(release, wheels[name])
         if offered := comparison.wheel_pythons(wheels[name], release.version):
             log(f"{framework}: METADATA of {name} {release.version}")
-            metadata = live_sources.pip_metadata(pip, name, release.version, offered[-1])
+            metadata = live_sources.pip_metadata(pip, name, release.version, offered[-1], result.machine)
             findings += comparison.compare_metadata(catalog, release, metadata)
         place = comparison.place(release)
         result.evidence.append(Evidence(place, "METADATA and wheels of PyPI", True, ""))
@@ -129,7 +133,7 @@ def check_pypi(catalog: Catalog, result: Result, log: Log) -> None:
 
     def listed(name: str) -> tuple[str, tuple[str, ...]]:
         log(f"pypi: versions of {name}")
-        found = live_sources.pip_versions(pip, name, python)
+        found = live_sources.pip_versions(pip, name, python, machine=result.machine)
         if not found:
             raise SourceUnreachable(f"{name}: the package index lists no wheel for Python {python}")
         return name, found
@@ -146,17 +150,23 @@ def check_pypi(catalog: Catalog, result: Result, log: Log) -> None:
         ]
 
 
+def _served(catalog: Catalog, result: Result) -> list[Distro]:
+    """Return the distribution releases that serve the architecture that is compared."""
+    return [distro for distro in catalog.distros.values() if result.machine in supported(catalog, distro.id)]
+
+
 def check_archive(family: str, catalog: Catalog, result: Result, log: Log) -> None:
     """Compare the distribution files of Debian or Ubuntu with the archive."""
     mirror = live_sources.find_mirror(family)
 
     def offered(distro: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
         log(f"{family}: package lists of {distro.id}")
-        return distro.id, live_sources.archive_offers(mirror, catalog, distro)
+        return distro.id, live_sources.archive_offers(mirror, catalog, distro, machine=result.machine)
 
-    archives = dict(_each([d for d in catalog.distros.values() if d.family == family], offered, result, family))
+    own = [distro for distro in _served(catalog, result) if distro.family == family]
+    archives = dict(_each(own, offered, result, family))
     for name, packages in archives.items():
-        result.findings += comparison.compare_archive(catalog, catalog.distros[name], packages)
+        result.findings += comparison.compare_archive(catalog, catalog.distros[name], packages, result.machine)
         result.compared.append(f"{family}: {name}")
         result.evidence.append(Evidence(f"distro/{name}.yml", f"{family.capitalize()}'s archive", True, ""))
     result.findings += comparison.compare_archived_drivers(catalog, family, archives)
@@ -167,20 +177,24 @@ def check_nvidia(catalog: Catalog, result: Result, log: Log) -> None:
 
     def compared(distro: Any) -> list[Finding]:
         log(f"nvidia: index of {distro.nvidia_repository.slug}")
-        findings = comparison.compare_nvidia(catalog, distro, live_sources.nvidia_index(catalog, distro))
+        findings = comparison.compare_nvidia(
+            catalog, distro, live_sources.nvidia_index(catalog, distro, machine=result.machine)
+        )
         result.compared.append(f"nvidia: {distro.nvidia_repository.slug}")
         return findings
 
-    for findings in _each(list(catalog.distros.values()), compared, result, "nvidia"):
+    for findings in _each(_served(catalog, result), compared, result, "nvidia"):
         result.findings += findings
 
 
 # --deep ---------------------------------------------------------------------------------------------------------------
 
 
-def deep(catalog: Catalog, sources: Sequence[str], wheels: int, log: Log) -> tuple[list[Verdict], Result]:
+def deep(
+    catalog: Catalog, sources: Sequence[str], wheels: int, log: Log, machine: str = ARCHITECTURE
+) -> tuple[list[Verdict], Result]:
     """Return a verdict on each entry, and the comparison that it rests on. wheels: how many releases' code is read."""
-    result = check(catalog, [source for source in sources if source in SOURCES], log)
+    result = check(catalog, [source for source in sources if source in SOURCES], log, machine)
     evidence = result.evidence + [
         Evidence(_entry(finding.where), finding.source, False, f"catalog {finding.catalog}, live {finding.observed}")
         for finding in result.findings
@@ -207,7 +221,7 @@ def deep_wheels(catalog: Catalog, wheels: int, result: Result, log: Log) -> list
 
     def read(release: FrameworkRelease) -> tuple[Mapping[device_code.Group, int], str]:
         package = comparison.package(release)
-        metadata = live_sources.pip_metadata(pip, package, release.version, release.pythons[-1])
+        metadata = live_sources.pip_metadata(pip, package, release.version, release.pythons[-1], result.machine)
         name = metadata.url.rsplit("/", 1)[-1]
         log(f"wheels: device code of {name}")
         with live_sources.open_wheel(metadata.url) as wheel:
@@ -237,19 +251,20 @@ def deep_compilers(catalog: Catalog, wheels: int, result: Result, log: Log) -> l
         major = versions.major(toolkit.version)
         for package in catalog.packages.compiler_wheels:
             name = package.format(cuda_major=major)
-            offered = live_sources.pip_versions(pip, name, python)
+            offered = live_sources.pip_versions(pip, name, python, machine=result.machine)
             of_series = [v for v in offered if versions.series(v) == toolkit.version]
             if not of_series or {"host_config.h", "ptxas"} <= set(files):
                 continue
             log(f"compilers: {name} {of_series[0]}")
-            url = live_sources.pip_metadata(pip, name, of_series[0], python).url
+            url = live_sources.pip_metadata(pip, name, of_series[0], python, result.machine).url
             with live_sources.open_wheel(url) as wheel, zipfile.ZipFile(wheel) as archive:
                 for member in archive.namelist():
                     if member.endswith(("/crt/host_config.h", "/bin/ptxas")):
                         files[member.rsplit("/", 1)[-1]] = archive.read(member)
         if not {"host_config.h", "ptxas"} <= set(files):
             return []
-        listed = live_sources.run_binary(files["ptxas"], ["--help"])
+        is_own = result.machine == os.uname().machine  # or it does not run here
+        listed = live_sources.run_binary(files["ptxas"], ["--help"]) if is_own else None
         return verdicts.compiler(toolkit, files["host_config.h"].decode(errors="replace"), listed)
 
     return [found for made in _each(catalog.cuda.toolkits, compared, result, "compilers") for found in made]
@@ -259,8 +274,8 @@ def deep_debian(catalog: Catalog, wheels: int, result: Result, log: Log) -> list
     """Simulate each driver set of Debian's releases, and read NVIDIA's list of GPUs and pci.ids from their packages."""
     mirror = live_sources.find_mirror("debian")
     made: list[Evidence] = []
-    for distro in (d for d in catalog.distros.values() if d.family == "debian"):
-        with live_sources.private_apt(mirror, distro) as environment:
+    for distro in (d for d in _served(catalog, result) if d.family == "debian"):
+        with live_sources.private_apt(mirror, distro, machine=result.machine) as environment:
             for driver in distro.distro_drivers:
                 for flavour in ("open", "proprietary"):
                     if getattr(driver, flavour):
@@ -300,9 +315,9 @@ def default_sources() -> list[str]:
     return [source for source in SOURCES if source != left_out]
 
 
-def check(catalog: Catalog, sources: Sequence[str], log: Log) -> Result:
+def check(catalog: Catalog, sources: Sequence[str], log: Log, machine: str = ARCHITECTURE) -> Result:
     """Return the differences between the catalog and the sources."""
-    result = Result()
+    result = Result(machine=machine)
     for source in sources:
         try:
             if source in ("tensorflow", "pytorch"):
@@ -345,13 +360,13 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        catalog = load_catalog(CATALOG_FOLDER)
+        catalog = of_architecture(load_catalog(CATALOG_FOLDER), arguments.arch)
     except CatalogError as error:
         print(f"script/catalog-check: {error}", file=err)
         return 2
     if arguments.deep:
         return main_deep(catalog, arguments, out, err)
-    result = check(catalog, arguments.only or default_sources(), lambda text: err.write(f"{text}\n"))
+    result = check(catalog, arguments.only or default_sources(), lambda text: err.write(f"{text}\n"), arguments.arch)
     print(json.dumps(result.to_json(), indent=2) if arguments.json else table(result), file=out)
     return result.status(arguments.offline_ok)
 
@@ -359,7 +374,7 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
 def main_deep(catalog: Catalog, arguments: argparse.Namespace, out: TextIO, err: TextIO) -> int:
     """Run --deep and return the exit status."""
     sources = arguments.only or DEEP_SOURCES
-    found, result = deep(catalog, sources, arguments.wheels, lambda text: err.write(f"{text}\n"))
+    found, result = deep(catalog, sources, arguments.wheels, lambda text: err.write(f"{text}\n"), arguments.arch)
     shares = verdicts.shares(found)
     if arguments.record:
         document = {"date": datetime.date.today().isoformat(), "sources": list(sources), "shares": shares}

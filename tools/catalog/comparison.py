@@ -26,6 +26,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from tools.catalog.options import ARCHITECTURE
+
 _TORCH = "torch"  # PyTorch's name on the package index
 _PYPI = "PyPI"  # an entry with this `source` can be compared with the index
 _NOT_OFFERED = "not offered"
@@ -109,7 +111,7 @@ def compare_wheels(release: FrameworkRelease, wheels: Mapping[str, tuple[str, ..
     """Compare a release's Pythons with those that the index offers a wheel for."""
     observed = wheel_pythons(wheels, release.version)
     if not observed:
-        found = f"{package(release)} {release.version}: no wheel for Linux x86_64"
+        found = f"{package(release)} {release.version}: no wheel for this architecture"
         return [Finding(framework(release), "gone", place(release), release.version, found)]
     if set(observed) == set(release.pythons):
         return []
@@ -389,8 +391,8 @@ def _compare_distro_cuda(distro: Distro, cuda: DistroCuda, offered: Offered) -> 
     return findings
 
 
-def _compare_toolchain(distro: Distro, offered: Offered) -> list[Finding]:
-    standard = facts.kernel_headers(distro, facts.kernel_of_series(distro, distro.kernel.default, "x86_64"))
+def _compare_toolchain(distro: Distro, offered: Offered, machine: str) -> list[Finding]:
+    standard = facts.kernel_headers(distro, facts.kernel_of_series(distro, distro.kernel.default, machine))
     headers = standard.package if standard else _ABSENT
     newest = {name: _newest(offered, name) or _ABSENT for name in ("python3", "gcc", "libc6", headers)}
     gcc = newest["gcc"].split(".")[0]
@@ -420,14 +422,14 @@ def _listed(found: Iterable[str]) -> str:
     return ", ".join(sorted(found, key=versions.key)) or _ABSENT
 
 
-def compare_archive(catalog: Catalog, distro: Distro, offered: Offered) -> list[Finding]:
+def compare_archive(catalog: Catalog, distro: Distro, offered: Offered, machine: str = ARCHITECTURE) -> list[Finding]:
     """Compare a distribution's file and the driver versions with the distribution's archive."""
     findings = []
     for driver in distro.distro_drivers:
         findings += _compare_driver(catalog, distro, driver, offered)
     for cuda in distro.distro_cuda:
         findings += _compare_distro_cuda(distro, cuda, offered)
-    return findings + _compare_new_branches(catalog, distro, offered) + _compare_toolchain(distro, offered)
+    return findings + _compare_new_branches(catalog, distro, offered) + _compare_toolchain(distro, offered, machine)
 
 
 def compare_archived_drivers(catalog: Catalog, family: str, archives: Mapping[str, Offered]) -> list[Finding]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, openpgp
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_output
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_output, dpkg_info
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.decisions import missing
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
@@ -31,18 +31,18 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro, DistroDriver
 
 from tools.catalog import comparison, device_code
+from tools.catalog.options import ARCHITECTURE
 
 # `pip index versions` prints JSON from 25.1 on; such a pip also dry-runs without downloading the wheel.
 OLDEST_PIP = "25.1"
-# x86_64 Linux: every tag that a wheel of these packages has had, newest first.
+# Linux: every tag that a wheel of these packages has had, newest first, without the architecture.
 PLATFORMS = (
-    *(f"manylinux_2_{minor}_x86_64" for minor in range(39, 4, -1)),
-    "manylinux2014_x86_64",
-    "manylinux2010_x86_64",
-    "manylinux1_x86_64",
-    "linux_x86_64",
+    *(f"manylinux_2_{minor}" for minor in range(39, 4, -1)),
+    "manylinux2014",
+    "manylinux2010",
+    "manylinux1",
+    "linux",
 )
-ARCHITECTURE = "x86_64"
 PIP_TIMEOUT = 600
 APT_TIMEOUT = 600
 HTTP_TIMEOUT = 60
@@ -104,14 +104,16 @@ def _last_line(answer: Answer) -> str:
     return lines[-1].strip() if lines else f"exit status {answer.status}"
 
 
-def _target(python: str) -> list[str]:
-    platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
+def _target(python: str, machine: str) -> list[str]:
+    platforms = [word for platform in PLATFORMS for word in ("--platform", f"{platform}_{machine}")]
     return ["--only-binary=:all:", "--python-version", python, *platforms]
 
 
-def pip_versions(pip: Sequence[str], name: str, python: str, run: Run = run_command) -> tuple[str, ...]:
-    """Return the releases of a package with a wheel for a Python on x86_64 Linux, newest first."""
-    command = [*pip, "--retries", "2", "index", "versions", "--json", name, *_target(python)]
+def pip_versions(
+    pip: Sequence[str], name: str, python: str, run: Run = run_command, machine: str = ARCHITECTURE
+) -> tuple[str, ...]:
+    """Return the releases of a package with a wheel for a Python on Linux, newest first."""
+    command = [*pip, "--retries", "2", "index", "versions", "--json", name, *_target(python, machine)]
     return parse_versions(name, run(command, {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, PIP_TIMEOUT))
 
 
@@ -128,7 +130,9 @@ def parse_versions(name: str, answer: Answer) -> tuple[str, ...]:
     raise SourceUnreachable(f"{name}: pip could not list its versions: {_last_line(answer)}")
 
 
-def pip_metadata(pip: Sequence[str], name: str, version: str, python: str) -> comparison.WheelMetadata:
+def pip_metadata(
+    pip: Sequence[str], name: str, version: str, python: str, machine: str = ARCHITECTURE
+) -> comparison.WheelMetadata:
     """Return the METADATA of a release's wheel, without downloading the wheel."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -141,7 +145,7 @@ def pip_metadata(pip: Sequence[str], name: str, version: str, python: str) -> co
             "--ignore-installed",
             "--no-deps",
         ]
-        command += [*_target(python), "--report", str(report), f"{name}=={version}"]
+        command += [*_target(python, machine), "--report", str(report), f"{name}=={version}"]
         answer = run_command(command, {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, PIP_TIMEOUT)
         if answer.status or not report.exists():
             raise SourceUnreachable(f"{name} {version}: pip could not read its METADATA: {_last_line(answer)}")
@@ -228,14 +232,14 @@ def parse_mirror(text: str, family: str) -> Mirror | None:
     return Mirror(codename, uris, signed_by) if "" in uris else None
 
 
-def sources_list(mirror: Mirror, codename: str, components: Iterable[str]) -> str:
-    """Return one-line sources (sources.list(5)) for another release on the same mirror."""
-    options = f"arch=amd64 signed-by={mirror.signed_by}" if mirror.signed_by else "arch=amd64"
+def sources_list(mirror: Mirror, codename: str, components: Iterable[str], native: str = "amd64") -> str:
+    """Return one-line sources (sources.list(5)) for another release on the same mirror; native: as dpkg names it."""
+    options = f"arch={native} signed-by={mirror.signed_by}" if mirror.signed_by else f"arch={native}"
     words = " ".join(components)
     return "".join(f"deb [{options}] {uri} {codename}{suffix} {words}\n" for suffix, uri in mirror.uris.items())
 
 
-def apt_conf(dump: str, folder: Path) -> str:
+def apt_conf(dump: str, folder: Path, native: str = "amd64") -> str:
     """Return apt's configuration for a private state, with the machine's own settings for downloads (proxy, TLS).
 
     The rest stays out for a reason: hooks such as docker-clean's empty the machine's own package cache.
@@ -249,8 +253,8 @@ def apt_conf(dump: str, folder: Path) -> str:
         [
             *kept,
             'Acquire::Languages "none";',
-            'APT::Architecture "amd64";',
-            'APT::Architectures { "amd64"; };',
+            f'APT::Architecture "{native}";',
+            f'APT::Architectures {{ "{native}"; }};',
             f'Dir::Etc::main "{folder}/none";',
             f'Dir::Etc::parts "{folder}/none.d";',
             f'Dir::Etc::sourcelist "{folder}/sources.list";',
@@ -278,26 +282,29 @@ def find_mirror(family: str, run: Run = run_command) -> Mirror:
 
 
 def archive_offers(
-    mirror: Mirror, catalog: Catalog, distro: Distro, run: Run = run_command
+    mirror: Mirror, catalog: Catalog, distro: Distro, run: Run = run_command, machine: str = ARCHITECTURE
 ) -> dict[str, tuple[str, ...]]:
     """Return what the archive of a distribution release offers of the packages that its file depends on."""
-    with private_apt(mirror, distro, run) as environment:
+    with private_apt(mirror, distro, run, machine) as environment:
         return _query(catalog, distro, environment, run)
 
 
 @contextlib.contextmanager
-def private_apt(mirror: Mirror, distro: Distro, run: Run = run_command) -> Iterator[dict[str, str]]:
+def private_apt(
+    mirror: Mirror, distro: Distro, run: Run = run_command, machine: str = ARCHITECTURE
+) -> Iterator[dict[str, str]]:
     """Yield the environment of an apt with the package lists of a distribution release, and nothing installed."""
+    native = dpkg_info.native_architecture(machine)
     with tempfile.TemporaryDirectory(prefix="catalog-check-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # apt downloads as the user _apt
         for part in ("none.d", "state/lists/partial", "cache/archives/partial"):
             (folder / part).mkdir(parents=True)
         components = comparison.archive_components(distro)
-        (folder / "sources.list").write_text(sources_list(mirror, distro.os_release.codename, components))
+        (folder / "sources.list").write_text(sources_list(mirror, distro.os_release.codename, components, native))
         (folder / "status").touch()
         dump = run(["apt-config", "dump"], {}, APT_TIMEOUT)
-        (folder / "apt.conf").write_text(apt_conf(dump.out, folder))
+        (folder / "apt.conf").write_text(apt_conf(dump.out, folder, native))
         apt_environment = {"APT_CONFIG": str(folder / "apt.conf")}
         update = ["apt-get", "-qq", "-o", "APT::Update::Error-Mode=any", "update"]
         answer = run(update, apt_environment, APT_TIMEOUT)
@@ -366,16 +373,19 @@ def fetch_url(url: str, timeout: float) -> bytes:
 
 
 def nvidia_index(
-    catalog: Catalog, distro: Distro, fetch: Callable[[str, float], bytes] = fetch_url
+    catalog: Catalog,
+    distro: Distro,
+    fetch: Callable[[str, float], bytes] = fetch_url,
+    machine: str = ARCHITECTURE,
 ) -> comparison.NvidiaIndex:
     """Return NVIDIA's repository for a distribution release, with the packages that the catalog covers."""
-    facts = repository_facts(catalog, distro.id, ARCHITECTURE)
+    facts = repository_facts(catalog, distro.id, machine)
     try:
         packages = gzip.decompress(fetch(facts["url"] + "Packages.gz", HTTP_TIMEOUT))
     except (download.DownloadError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceUnreachable(f"{facts['slug']}: {error}") from error
     globs = comparison.nvidia_globs(catalog, distro)
-    offered = {name: tuple(v) for name, v in apt_lists.parse(packages, globs, ARCHITECTURE).items()}
+    offered = {name: tuple(v) for name, v in apt_lists.parse(packages, globs, machine).items()}
     return comparison.NvidiaIndex(offered, _fingerprint(facts["key_url"], fetch))
 
 

@@ -6,6 +6,7 @@ import argparse
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
 
+ARCHITECTURE, ARCHITECTURES = "x86_64", ("x86_64", "aarch64")
 SOURCES = ("tensorflow", "pytorch", "pypi", "debian", "ubuntu", "nvidia")
 # Of --deep; the last two are of it alone.
 DEEP_SOURCES = ("tensorflow", "pytorch", "pypi", "debian", "wheels", "compilers")
@@ -30,6 +31,12 @@ def parser() -> command_line.Parser:
         type=_sources,
         metavar="SOURCE[,SOURCE]",
         help=f"of {', '.join(SOURCES)} (default: all; of debian and ubuntu this machine's)",
+    )
+    result.add_argument(
+        "--arch",
+        default=ARCHITECTURE,
+        choices=ARCHITECTURES,
+        help="of which CPU architecture the entries are compared (default: %(default)s)",
     )
     result.add_argument("--json", action="store_true", help="print the findings as JSON")
     result.add_argument(

@@ -142,16 +142,18 @@ def pytorch_code(release: PytorchRelease, groups: Mapping[Group, int], wheel: st
     return Evidence(f"pytorch.yml releases[{release.version}]", "device code of the wheel", agrees, text)
 
 
-def compiler(toolkit: Toolkit, host_config: str, ptxas_help: str) -> list[Evidence]:
-    """Compare a toolkit's newest gcc with crt/host_config.h, and its architectures with `ptxas --help`."""
+def compiler(toolkit: Toolkit, host_config: str, ptxas_help: str | None) -> list[Evidence]:
+    """Compare a toolkit's newest gcc with crt/host_config.h, and its architectures with `ptxas --help` if it ran."""
     limit = re.search(r"__GNUC__ > (\d+)", host_config)
     found = int(limit.group(1)) if limit else 0
     text = f"max_gcc {toolkit.max_gcc}, host_config.h {found or 'has no limit'}"
-    made = [Evidence(_toolkit(toolkit), "crt/host_config.h", found == toolkit.max_gcc, text)]
+    found_gcc = Evidence(_toolkit(toolkit), "crt/host_config.h", found == toolkit.max_gcc, text)
+    if ptxas_help is None:
+        return [found_gcc]
     listed = {int(n) for n in re.findall(r"'sm_(\d+)'", ptxas_help)}
     mine = {int(c.replace(".", "")) for c in toolkit.compute_capabilities}
     text = f"compute capabilities {sorted(mine)}" + ("" if listed == mine else f", ptxas {sorted(listed)}")
-    return [*made, Evidence(_toolkit(toolkit), "ptxas --help", listed == mine, text)]
+    return [found_gcc, Evidence(_toolkit(toolkit), "ptxas --help", listed == mine, text)]
 
 
 def supported_gpus(catalog: Catalog, version: str, chips: Iterable[Mapping[str, object]]) -> list[Evidence]:

@@ -126,9 +126,8 @@ def _with_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -
     final = (*foreign_drivers.PROBLEMS, *kernels.PROBLEMS, holds.CODE, *of_machine)
     if any(problem.code in final for problem in plan.problems):
         return plan
-    attempts = [functools.cache(attempt)]  # remedies try the same again
-    if catalog.tensorflow.releases:
-        attempts = fallback.attempts(plan.request, attempts[0])
+    again: Attempt = functools.cache(attempt)  # remedies try the same again
+    attempts = fallback.attempts(plan.request, again) if catalog.tensorflow.releases else [again]
     unlocked = functools.partial(plan_once, with_every_lock(catalog))
     return with_remedies(plan, find_remedies(CHOICES, catalog, plan, host, attempts, unlocked))
 

@@ -16,7 +16,7 @@ from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.tools.catalog.captured import WHEELS, metadata, release, replace_entries, short, text
 from tools.catalog import cli, comparison, live_sources
 from tools.catalog.comparison import Finding
-from tools.catalog.live_sources import SourceUnreachable
+from tools.catalog.live_sources import Answer, SourceUnreachable
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -27,7 +27,7 @@ def run(monkeypatch, findings=(), unreachable=(), arguments=()):
     def compare(catalog, distro, index):
         return list(findings) if distro.id == "ubuntu-24.04" else []
 
-    def index(catalog, distro):
+    def index(catalog, distro, machine):
         if distro.id in unreachable:
             raise SourceUnreachable(f"{distro.nvidia_repository.slug}: no route to host")
 
@@ -60,6 +60,29 @@ def test_bad_usage(arguments, capsys):
     assert "script/catalog-check --help explains the options" in capsys.readouterr().err
 
 
+def test_an_architecture_is_compared_with_its_own_sources(monkeypatch):
+    """Its repositories, its archives' names, and its wheels; a release that does not serve it is left out."""
+    asked = []
+    monkeypatch.setattr(comparison, "compare_nvidia", lambda *_: [])
+    monkeypatch.setattr(
+        live_sources, "nvidia_index", lambda catalog, distro, machine: asked.append((distro.id, machine))
+    )
+    assert cli.main(["--only", "nvidia", "--arch", "aarch64"], io.StringIO(), io.StringIO()) == 0
+    assert ("debian-12", "aarch64") in asked
+    assert "ubuntu-20.04" not in dict(asked)
+    words: list[str] = []
+
+    def pip(command, *_):
+        words.extend(command)
+        return Answer(0, '{"versions": []}', "")
+
+    live_sources.pip_versions(["pip"], "torch", "3.12", pip, "aarch64")
+    assert "manylinux_2_28_aarch64" in words
+    assert not any("x86_64" in word for word in words)
+    mirror = live_sources.Mirror("bookworm", {"": "http://mirror.example/debian"}, "")
+    assert "[arch=arm64]" in live_sources.sources_list(mirror, "bookworm", ["main"], "arm64")
+
+
 def test_output(monkeypatch):
     _, out, err = run(monkeypatch, [ONE, ONE], ["debian-12"])
     assert "nvidia: index of debian12\n" in err
@@ -84,8 +107,8 @@ def test_tensorflow_is_compared(monkeypatch):
     wrong = dataclasses.replace(release("2.19.1"), pythons=("3.12",), and_cuda=None)
     catalog = replace_entries(frozen_catalog(), "tensorflow", "releases", [release("2.21.0"), wrong])
     monkeypatch.setattr(live_sources, "find_pip", lambda: ["pip"])
-    monkeypatch.setattr(live_sources, "pip_versions", lambda pip, name, python: WHEELS.get(python, ()))
-    monkeypatch.setattr(live_sources, "pip_metadata", lambda pip, name, version, python: metadata(version))
+    monkeypatch.setattr(live_sources, "pip_versions", lambda pip, name, python, **_more: WHEELS.get(python, ()))
+    monkeypatch.setattr(live_sources, "pip_metadata", lambda pip, name, version, python, machine: metadata(version))
     result = cli.check(catalog, ["tensorflow"], lambda line: None)
     assert [(f.kind, f.where) for f in result.findings] == [
         ("differs", "tensorflow.yml releases[2.19.1].pythons"),
@@ -102,12 +125,12 @@ def test_a_pytorch_release_is_confirmed_by_its_own_metadata_alone(monkeypatch):
     known["2.9.1"] = dataclasses.replace(known["2.9.1"], pythons=("3.12",))
     catalog = replace_entries(catalog, "pytorch", "releases", known.values())
 
-    def listed(pip, name, python):
+    def listed(pip, name, python, **_more):
         if name != "torch":
             raise SourceUnreachable(f"{name}: no route to host")
         return tuple(version for version in known if python in pythons[version])
 
-    def wheel(pip, name, version, python):
+    def wheel(pip, name, version, python, machine):
         if version == "2.13.0":
             raise SourceUnreachable(f"{name} {version}: no route to host")
         return live_sources.parse_report(json.loads(text(f"report-torch-{version}.json")))
@@ -129,7 +152,7 @@ def test_a_pytorch_release_is_confirmed_by_its_own_metadata_alone(monkeypatch):
 
 def test_an_index_that_lists_nothing_is_not_taken_for_an_empty_one(monkeypatch):
     monkeypatch.setattr(live_sources, "find_pip", lambda: ["pip"])
-    monkeypatch.setattr(live_sources, "pip_versions", lambda pip, name, python: ())
+    monkeypatch.setattr(live_sources, "pip_versions", lambda pip, name, python, **_more: ())
     result = cli.check(frozen_catalog(), ["tensorflow", "pytorch", "pypi"], lambda line: None)
     assert result.findings == []
     assert {u.source for u in result.unreachable} == {"tensorflow", "pytorch", "pypi"}
@@ -156,11 +179,11 @@ def test_a_wheel_that_cannot_be_read_leaves_the_others_compared(monkeypatch):
 
     found = metadata("2.21.0")
     monkeypatch.setattr(live_sources, "find_pip", lambda: ["pip"])
-    monkeypatch.setattr(live_sources, "pip_versions", lambda pip, name, python: (f"{here}.1", f"{away}.1"))
+    monkeypatch.setattr(live_sources, "pip_versions", lambda pip, name, python, **_more: (f"{here}.1", f"{away}.1"))
     monkeypatch.setattr(
         live_sources,
         "pip_metadata",
-        lambda pip, name, version, python: dataclasses.replace(found, url=version.rpartition(".")[0]),
+        lambda pip, name, version, python, machine: dataclasses.replace(found, url=version.rpartition(".")[0]),
     )
     monkeypatch.setattr(live_sources, "open_wheel", wheel)
     verdicts, result = cli.deep(catalog, ["compilers"], 1, lambda line: None)
