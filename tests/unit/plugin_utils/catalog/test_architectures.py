@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
 from tools.catalog.device_code import runs
 
+PLUGINS = Path(__file__).parents[4] / "plugins"
 ON_ARM = json.loads((FROZEN_FOLDER.parent / "plan/wheels_aarch64.json").read_text())["wheels"]
 
 X86_64, BOTH = 'cpu_architectures: ["x86_64"]', 'cpu_architectures: ["x86_64", "aarch64"]'
@@ -175,3 +177,19 @@ def test_an_architecture_may_have_an_entry_of_its_own_for_a_version(tmp_path):
 def test_mistakes_name_the_place(tmp_path, change, message):
     with pytest.raises(CatalogError, match=message):
         read_catalog(changed(tmp_path / "catalog", change))
+
+
+def test_what_runs_on_hosts_names_no_architecture():
+    """dpkg's names of architectures are in one place; all else asks the host, or the catalog."""
+    found = {}
+    for path in sorted((PLUGINS / "module_utils").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        named = [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts
+        ]
+        if any(re.search("x86.64|amd64|aarch64|arm64|sbsa", text) for text in named):
+            found[path.name] = named
+    assert set(found) == {"dpkg_info.py"}

@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import read_catalog, with_locks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe, resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli
 
@@ -242,3 +248,99 @@ def test_a_gpu_of_arm_machines_is_described_with_the_architecture(tmp_path, monk
     _status, made = script_plan(monkeypatch, folder, *options, *NO_FRAMEWORKS)
     assert [p["code"] for p in made["problems"]] == ([expected] if expected else [])
     assert not expected or "--arch aarch64" in made["problems"][0]["remedy"]
+
+
+# Today's catalog ------------------------------------------------------------------------------------------------------
+
+ARM = of_architecture(load_catalog(), "aarch64")
+SERVED_ON_ARM = [name for name in load_catalog().distros if "aarch64" in supported(load_catalog(), name)]
+
+
+def on(
+    architecture: str, distro: str = DISTRO, gpu: str = GH200, switches: tuple[str, ...] = (), **request: str
+) -> Plan:
+    """Return the plan of today's catalog for a described host."""
+    host = Host(distro, architecture, gpus=(HostGpu(gpu),), nvswitches=switches, described=True)
+    return resolve(load_catalog(), asking(**request), host)
+
+
+@pytest.mark.parametrize("distro", SERVED_ON_ARM)
+@pytest.mark.parametrize("gpu", [GH200, "10de:2348", "10de:2e12", "10de:27b8"])
+def test_a_gpu_of_an_arm_machine_has_a_whole_plan(distro, gpu):
+    made = on("aarch64", distro, gpu).to_json()
+    assert made["ok"], made["problems"]
+    parts = made["components"]
+    assert (parts["driver"]["kernel_modules"], parts["driver"]["source"]) == ("open", "nvidia")
+    assert int(parts["driver"]["branch"]) >= int(ARM.distros[distro].nvidia_limits[0].first_branch)
+    assert made["repository"]["url"].endswith(f"/{ARM.distros[distro].nvidia_repository.slug}/sbsa/")
+    assert all(parts[name] for name in ("cuda", "cudnn", "nccl"))
+    assert (parts["tensorflow"], parts["fabric"]) == (None, None)
+    assert parts["pytorch"]["lock"].endswith("-aarch64.txt")
+
+
+@pytest.mark.parametrize("distro", SERVED_ON_ARM)
+def test_what_its_repository_begins_with_is_the_oldest_that_is_planned(distro):
+    """Which is later than in the repository for x86_64 of the same release, or what we chose to begin with."""
+    limits = ARM.distros[distro].nvidia_limits[0]
+    alone = {"tensorflow": "none", "pytorch": "none"}
+    assert on("aarch64", distro, driver=limits.first_branch, cuda="none", **alone).ok
+    older = [b.branch for b in ARM.driver.branches if int(b.branch) < int(limits.first_branch)]
+    for branch in older:
+        found = on("aarch64", distro, driver=branch, cuda="none", **alone).problems
+        assert "not-in-repository" in {problem.code for problem in found}
+    for toolkit in ARM.cuda.toolkits:
+        is_there = versions.key(toolkit.version) >= versions.key(limits.first_cuda)
+        found = {problem.code for problem in on("aarch64", distro, cuda=toolkit.version, **alone).problems}
+        assert ("not-in-repository" in found) == (not is_there)
+
+
+def test_a_branch_before_those_for_arm_is_unknown_there_and_known_elsewhere():
+    (problem,) = on("aarch64", driver="570").problems
+    assert problem.code == "unknown-version"
+    assert "for aarch64" in problem.message
+    assert on("x86_64", gpu="10de:2330", driver="570").ok
+
+
+def test_proprietary_modules_are_not_known_to_be_there():
+    (problem,) = on("aarch64", gpu="10de:27b8", driver="580", driver_kernel_modules="proprietary").problems
+    assert problem.code == "not-in-repository"
+    assert "it offers open" in problem.message
+    assert on("x86_64", gpu="10de:27b8", driver="580", driver_kernel_modules="proprietary").ok
+
+
+def test_a_board_with_nvswitches_has_no_fabric_manager_there():
+    made = on("aarch64", gpu="10de:2330", switches=("10de:22a3",) * 4)
+    assert not made.ok
+    assert {problem.code for problem in made.problems} <= {"fabric-manager-missing", "not-in-repository"}
+    assert on("x86_64", gpu="10de:2330", switches=("10de:22a3",) * 4).ok
+
+
+@pytest.mark.parametrize(
+    ("request_", "says", "remedy"),
+    [
+        ({"tensorflow": NEW}, "no TensorFlow wheel with CUDA (tensorflow#121157", {"tensorflow": "auto"}),
+        (
+            {"tensorflow": "none", "pytorch": "2.10.0"},
+            "no PyTorch wheel with CUDA (pytorch#160162",
+            {"pytorch": "2.11"},
+        ),
+    ],
+)
+def test_a_wheel_without_code_for_gpus_is_refused_with_its_source(request_, says, remedy):
+    made = on("aarch64", **request_)
+    assert [problem.code for problem in made.problems] == ["distro-not-supported"]
+    assert says in made.problems[0].message
+    assert "supported are" not in made.problems[0].message
+    assert dict(made.remedies[0].request) == remedy
+
+
+def test_which_is_the_reason_where_pytorch_takes_the_place_of_tensorflow():
+    because = {reason.component: reason.because for reason in on("aarch64").reasons}
+    assert "tensorflow#121157" in because["tensorflow"]
+    assert because["pytorch"].startswith("in place of TensorFlow")
+
+
+def test_what_else_is_wrong_is_said_and_not_that_tensorflow_has_no_wheel():
+    (problem,) = on("aarch64", gpu="10de:1eb4", driver="580").problems
+    assert problem.code == "gpu-dropped-by-cuda"
+    assert "TensorFlow" not in problem.message
