@@ -28,12 +28,25 @@ FILES = ("gpu", "driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch", "kno
 
 
 def read_files(folder: Path) -> dict:
-    """Return the files of a catalog as plain data, products by device and distributions by id."""
+    """Return the files of a catalog as plain data for x86_64, products by device and distributions by id."""
     files = {name: yaml.load((folder / f"{name}.yml").read_text(), yaml.CSafeLoader) for name in FILES}
     with (folder / "gpu_products.csv").open(newline="") as stream:
         files["products"] = {row["device"]: row for row in csv.DictReader(stream)}
     files["distros"] = {path.stem: yaml.safe_load(path.read_text()) for path in (folder / "distro").glob("*.yml")}
-    return files
+    return of_x86_64(files)
+
+
+def of_x86_64(data):
+    """Return the data without the entries that name other CPU architectures alone."""
+    if isinstance(data, dict):
+        return {name: of_x86_64(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [
+            of_x86_64(each)
+            for each in data
+            if not isinstance(each, dict) or "x86_64" in each.get("cpu_architectures", ["x86_64"])
+        ]
+    return data
 
 
 NO_PYTORCH = (None, None, None)
