@@ -163,14 +163,27 @@ def test_run_killed_between_two_tasks_is_completed_by_the_next(change, tasks):
 
 
 def test_run_killed_before_ldconfig_leaves_that_to_the_next(change, tasks):
-    """The run restores only the linker's configuration, so that no package's trigger runs ldconfig."""
+    """The run restores only the linker's configuration, so that no package's trigger runs ldconfig.
+
+    Its module and its controller die once the file is written: a script in the place of ldconfig waits for that.
+    """
+    program, started = "/usr/local/sbin/ldconfig", "/run/ldconfig-started"
     in_host("rm /etc/ld.so.conf.d/gpuhost-cuda.conf; ldconfig")
-    run = change.start(to=change.at, INTERRUPT_BEFORE="Refresh the dynamic linker's cache if a setting is newer")
-    output, _ = run.communicate()
-    assert run.returncode == -9, output[-5000:]
+    script = f"#!/bin/sh\\necho $PPID $$ > {started}; exec sleep 600\\n"
+    in_host(f"printf '{script}' > {program}; chmod +x {program}")
+    run = change.start(to=change.at)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not in_host(f"cat {started} 2>/dev/null || true").strip():
+        assert run.poll() is None, run.communicate()[0][-5000:]
+        assert time.monotonic() < deadline, "ldconfig is not started"
+        time.sleep(0.2)
+    run.kill()
+    run.communicate()
+    in_host(f"kill -KILL $(cat {started}); rm {program} {started}")
+    assert json.loads(in_host("cat /var/lib/gpuhost/effects.json"))["waiting"] == ["ldconfig"]
     assert "gpuhost-cuda.conf" in in_host("find /etc/ld.so.conf.d -newer /etc/ld.so.cache")
     change.finish(to=change.at)
-    assert in_host("find /etc/ld.so.conf.d -newer /etc/ld.so.cache") == ""
+    assert in_host("find /etc/ld.so.conf.d -newer /etc/ld.so.cache; ls /var/lib/gpuhost/effects.json || true") == ""
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))

@@ -32,7 +32,7 @@ def test_a_framework_is_complete(framework: frameworks.Framework) -> None:
     )
     assert {f"gpu_stack_{name}", f"gpu_stack_{name}_extra"} <= set(declared())
     assert {f"{role}_damaged", f"{role}_timeout_factor"} <= set(managed["gpu_stack_transitions"])
-    assert name in with_components(managed["__gpu_stack_listed"])["plan"]["for"]
+    assert name in with_components(managed["__gpu_stack_listed"], {})["plan"]["for"]
     assert name in BY_NAME
     assert (PROJECT / f"catalog/{name}.yml").is_file()
     assert yaml.safe_load((PROJECT / f"roles/{role}/vars/main.yml").read_text())["framework_env_name"] == name
