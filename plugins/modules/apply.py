@@ -143,11 +143,13 @@ class Options:
 
 
 def wanted(resource: Dict[str, Any]) -> List[file.Wanted]:
-    """Return what is wanted at each path of a resource. Raise ValueError for a mode that is none."""
+    """Return what is wanted at each path of a resource. Raise ValueError for what is no mode or no absolute path."""
     names, mode, data = resource["names"], resource["mode"], resource["data"]
     if mode is not None and not (mode.isdecimal() and set(mode) <= set("01234567")):
         raise ValueError("the mode of %s is %r, expected octal digits such as 0644" % (resource["path"], mode))
     content = None if data is None else base64.b64decode(data)
+    if not os.path.isabs(resource["path"]):
+        raise ValueError("the path is %r, expected an absolute one" % resource["path"])
     octal = int(mode, 8) if mode is not None else None if content is None else 0o644
     paths = [resource["path"]] if names is None else [os.path.join(resource["path"], name) for name in names]
     owner = (os.geteuid(), os.getegid()) if resource["secret"] else None

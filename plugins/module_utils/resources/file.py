@@ -35,14 +35,12 @@ class File(Kind):
 
     def text(self, key: str, wanted: Any, now: Any) -> str:
         """Return the sentence. It has no digest: a short password could be guessed from it."""
-        digest = (wanted or {}).get("sha256")
         states = [
-            dict(state, sha256="recorded" if state["sha256"] == digest else "another")
-            if "sha256" in (state or {})
-            else state
-            for state in (wanted, now)
+            state and {name: value for name, value in state.items() if name != "sha256"} for state in (wanted, now)
         ]
-        return super().text(key, *states).replace("sha256=", "content=")
+        if wanted and now and states[0] == states[1]:
+            return "%s has another content" % self.name_of(key)
+        return super().text(key, *states)
 
 
 def _digested(path: str) -> dict[str, Any] | None:
@@ -62,14 +60,15 @@ def _digest(state: dict[str, Any]) -> str:
 
 def without_content(state: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the state of a secret for a record that is not the baseline: the digest is in the content's place."""
-    if state is None or state["kind"] != "file":
+    if state is None or "content" not in state:
         return state
     return {**{name: value for name, value in state.items() if name != "content"}, "sha256": _digest(state)}
 
 
-def secrets(states: dict[str, Any]) -> list[str]:
-    """Return the paths of {path: state} without a recorded content: nothing can restore them."""
-    return sorted(path for path, state in states.items() if state and "sha256" in state)
+def lost_secrets(states: dict[str, Any]) -> list[str]:
+    """Return the paths of {path: state} that differ and have no recorded content: nothing can restore them."""
+    secrets = {path: state for path, state in states.items() if state and "sha256" in state}
+    return sorted(path for path, state in secrets.items() if without_content(capture(path)) != state)
 
 
 def capture(path: str) -> dict[str, Any] | None:
@@ -96,13 +95,14 @@ def content(state: dict[str, Any]) -> bytes:
 def restore(states: dict[str, Any], effects: Effects, check: bool = False) -> list[str]:
     """Restore files and links to {path: state}; return the paths that differed.
 
-    A path that was or is a directory is left alone: see `remove_directories`. What has to follow is added to `effects`
-    first. `check`: report, change nothing.
+    A path that was or is a directory is left alone, see `remove_directories`, and so is a secret without a recorded
+    content. What has to follow is added to `effects` first. `check`: report, change nothing.
     """
     changed = []
     for path, before in sorted(states.items()):
         now = capture(path)
-        if now != before and DIRECTORY not in ((before or {}).get("kind"), (now or {}).get("kind")):
+        is_restorable = "sha256" not in (before or {})
+        if is_restorable and now != before and DIRECTORY not in ((before or {}).get("kind"), (now or {}).get("kind")):
             changed.append(path)
     if not check:
         effects.add(changed)

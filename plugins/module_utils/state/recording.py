@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Container, Iterable, Iterator
+from typing import Any, Container, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore
@@ -40,10 +40,9 @@ def record_baseline(directory: str, paths: list[str], names: Iterable[str] = (),
     return bool(files or folders or links)
 
 
-def _above(path: str) -> Iterator[str]:
-    while path != "/":
-        path = os.path.dirname(path)
-        yield path
+def _above(path: str) -> list[str]:
+    above = os.path.dirname(path)
+    return [] if above in ("", path) else [above, *_above(above)]
 
 
 def record_pending(directory: str) -> None:
@@ -114,7 +113,7 @@ def record_verified(
     changed = before is None or {name: before.get(name) for name in now} != now
     if not check:
         os.sync()  # what is recorded as verified must survive a power failure
-        if before is not None and _host_state(before) != _host_state(now):
+        if before is not None and not _is_same_host(before, now):
             store.write(directory, store.PREVIOUS, before)
         store.write(directory, store.VERIFIED, dict(now, evidence=evidence or {}, applied=applied.snapshot(directory)))
         for name in (store.PENDING, store.RESTORING, *([store.UNDONE] if changed else [])):
@@ -126,10 +125,14 @@ def record_verified(
     return changed
 
 
-def _host_state(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Return a record without its plan: different plans may describe the same host."""
-    files = {path: state for path, state in record["files"].items() if not path.startswith(FACTS)}
-    return record["packages"], record["alternatives"], files
+def _is_same_host(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Return whether records are of the same host, whatever their plans are.
+
+    A release may record more files than the one before it, and digests of files of which that recorded the content.
+    """
+    paths = [path for path in before["files"].keys() & now["files"].keys() if not path.startswith(FACTS)]
+    files = [{path: file.without_content(record["files"][path]) for path in paths} for record in (before, now)]
+    return files[0] == files[1] and all(before[name] == now[name] for name in ("packages", "alternatives"))
 
 
 def _versions(record: dict[str, Any]) -> set[tuple[str, str]]:

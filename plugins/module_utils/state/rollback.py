@@ -112,11 +112,9 @@ class Rollback:
             applied.begin_all(self.directory)
         parts = applied.restored_parts(record.get("applied"))
         kept = self._damaged_environments(record["files"], parts)
-        present = {path: file.capture(path) for path in (*kept, *file.secrets(record["files"]))}
-        wanted = dict(record["files"], **present)
-        for path in file.secrets(record["files"]):
-            if file.without_content(present[path]) != record["files"][path]:
-                self.warnings.append("%s is a secret, of which no content is recorded: it stays as it is" % path)
+        wanted = dict(record["files"], **{path: file.capture(path) for path in kept})
+        lost = file.lost_secrets(wanted)
+        self.warnings += ["%s is a secret, of which no content is recorded: it stays as it is" % path for path in lost]
         if not self.check and wanted.get(TIMER, "not recorded") is None and os.path.exists(TIMER):
             # Before its unit goes: a timer without one goes on, and is a failed one when it is stopped.
             self._try(["systemctl", "stop", os.path.basename(TIMER)])

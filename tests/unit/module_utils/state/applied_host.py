@@ -132,7 +132,10 @@ def later(path: str) -> Callable[[Path], None]:
 ENVIRONMENT = "opt/gpuhost/environments/tensorflow-2.21.0-py3.11-0a1b2c3d"
 KERNELS = (os.uname().release, NEXT)
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a file is edited": (replace("etc/profile.d/cuda.sh", "PATH", "path"), "file /etc/profile.d/cuda.sh was"),
+    "a file is edited": (
+        replace("etc/profile.d/cuda.sh", "PATH", "path"),
+        "file /etc/profile.d/cuda.sh has another content",
+    ),
     "a file is deleted": (lambda root: (root / "etc/profile.d/cuda.sh").unlink(), "is missing"),
     "a file gets another mode": (lambda root: (root / "etc/profile.d/cuda.sh").chmod(0o600), "mode=0600"),
     "a file appears": (lambda root: (root / "etc/absent").write_text("x"), "file /etc/absent was missing"),

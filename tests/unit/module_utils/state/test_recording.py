@@ -91,6 +91,27 @@ def test_another_plan_of_the_same_host_leaves_the_previous_configuration(recorde
     assert store.read(str(recorder.directory), store.VERIFIED)["plan"]["reasons"] == ["another"]
 
 
+@pytest.mark.parametrize("earlier", ["without the file", "with its content"])
+def test_the_first_record_with_a_file_or_a_digest_of_it_is_of_the_same_configuration(recorder, earlier):
+    """A release that manages one more file, or knows it as a secret, must not replace the previous configuration."""
+    recorder.verified()
+    recorder.upgrade("2.32.3-1")
+    recorder.verified()
+    apt, settings = recorder.packages.apt(str(recorder.directory / "packages")), str(recorder.settings)
+    more = recorder.settings.with_name("more")
+    more.write_text("key\n")
+    paths, secret = ([settings], settings) if earlier == "with its content" else ([settings, str(more)], str(more))
+    recording.record_verified(str(recorder.directory), apt, PLAN, paths, ["cuda"], secrets=[secret])
+    assert "content" not in store.read(str(recorder.directory), store.VERIFIED)["files"][secret]
+    assert recorder.version_in(store.PREVIOUS) == "2.29.7-1"
+
+
+@pytest.mark.parametrize("path", ["metrics/gpuhost.prom", "gpuhost.prom"])
+def test_the_directories_above_a_relative_path_have_an_end(tmp_path, path):
+    """What roles do with one, they say: gpuhost.stack.apply refuses it."""
+    assert recording.record_baseline(str(tmp_path), [path])
+
+
 def test_of_secrets_the_baseline_alone_has_the_content(recorder):
     recorder.settings.write_text("password\n")
     apt, path = recorder.packages.apt(str(recorder.directory / "packages")), str(recorder.settings)

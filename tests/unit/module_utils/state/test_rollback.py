@@ -637,6 +637,31 @@ def test_a_whole_environment_is_kept_in_place_of_a_damaged_one(environments, dam
     assert environments.link.resolve() == environments.new
 
 
+def test_no_record_gets_the_content_of_a_secret_with_an_environment_that_is_kept(environments, tmp_path):
+    changed, secret = environments.changed, tmp_path / "signing.key"
+    secret.write_text("private\n")
+    changed.record["files"][str(secret)] = file.without_content(file.capture(str(secret)))
+    store.write(str(changed.directory), store.VERIFIED, changed.record)
+    environments.module(environments.old).write_text("wrong\n")
+    assert changed.restore().kept
+    recorded = store.read(str(changed.directory), store.VERIFIED)["files"]
+    assert recorded[str(secret)] == changed.record["files"][str(secret)]
+    assert recorded[str(environments.link)]["target"].endswith("-2")
+
+
+@pytest.mark.parametrize("now", ["private\n", "another\n", None])
+def test_a_secret_stays_as_it_is_and_one_that_differs_is_named(changed, tmp_path, now):
+    secret = tmp_path / "signing.key"
+    secret.write_text("private\n")
+    changed.record["files"][str(secret)] = file.without_content(file.capture(str(secret)))
+    store.write(str(changed.directory), store.VERIFIED, changed.record)
+    secret.unlink() if now is None else secret.write_text(now)
+    differs = now != "private\n"
+    said = [f"{secret} is a secret, of which no content is recorded: it stays as it is"] if differs else []
+    assert changed.restore().warnings == said
+    assert (secret.read_text() if secret.exists() else None) == now
+
+
 @pytest.mark.parametrize("reason", ["nothing is damaged", "both are damaged", "it has another lock"])
 def test_an_environment_is_restored_where_the_other_one_is_no_better(environments, reason):
     if reason != "nothing is damaged":
