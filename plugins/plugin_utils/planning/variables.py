@@ -209,6 +209,8 @@ def _of_role(name: str, value: Any, option: Mapping[str, Any], catalog: Catalog)
         return f"{name} is {shown(value)}; expected one of {', '.join(words)}{spelling.hint(str(value), words)}"
     if (kind in ("str", "path") and (is_nested or isinstance(value, bool))) or not _fits(value, {"type": kind}):
         return f"{name} is {shown(value)}; expected {_TYPES[kind]}"
+    if kind == "path" and value and not Path(value).expanduser().is_absolute():
+        return f"{name} is {shown(value)}; expected an absolute path"
     if name.endswith("_url") and value and not URL.fullmatch(str(value)) and not str(value).startswith("/"):
         return f"{name} is {shown(value)}; expected an address such as https://mirror.example.org/directory"
     if errors := _errors(value, dict(option)):

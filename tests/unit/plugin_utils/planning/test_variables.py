@@ -150,6 +150,7 @@ def test_choices_are_those_of_who_reads_them() -> None:
         ("nvidia_driver_kernel_headers", {"a": 1}),
         ("smoke_train_steps", "many"),
         ("tensorflow_env_ca_bundle", ["/a"]),
+        ("host_verify_prometheus_directory", "metrics"),
         ("nvidia_driver_disabled_lines", [{"file": "/a"}]),
         ("pytorch_env_index_url", "pypi.org/simple"),
         ("nvidia_repo_url", "mirror.example.org"),
