@@ -31,11 +31,11 @@ class ActionModule(ActionBase):
 
     def _with_data(self, resource: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         """Return a resource with its content as the module gets it; one that is to be absent needs none."""
-        given = [name for name in SOURCES if resource.get(name) is not None]
-        if len(given) + (resource.get("target") is not None) > 1:
-            raise AnsibleActionFail(
-                f"{resource.get('path')}: expected one of {', '.join((*SOURCES, 'target'))}; found {len(given)} of them"
-            )
+        found = [name for name in (*SOURCES, "target") if resource.get(name) is not None]
+        if len(found) > 1:
+            expected = ", ".join((*SOURCES, "target"))
+            raise AnsibleActionFail(f"{resource.get('path')}: found {' and '.join(found)}, expected one of {expected}")
+        given = [name for name in found if name in SOURCES]
         rest = {name: value for name, value in resource.items() if name not in SOURCES}
         if not given:
             return rest

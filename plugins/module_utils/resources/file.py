@@ -173,7 +173,7 @@ class Wanted:
 
 
 def apply(wanted: Iterable[Wanted], effects: Effects, check: bool = False) -> dict[str, tuple[Any, Any]]:
-    """Bring files, links and directories into the wanted states, in their order; what is to go last are directories.
+    """Bring files, links and directories into the wanted states, in their order, absent directories last.
 
     Return {path: (captured state before, state after)} of what differed. Raise ValueError, with all mistakes and before
     anything is changed, where a directory is in the place of a file, or the other way round.

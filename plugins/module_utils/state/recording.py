@@ -95,7 +95,7 @@ def record_verified(
 ) -> bool:
     """Record the plan, packages, files and alternatives (`names`) as the verified configuration, with its evidence.
 
-    Of `secrets` among the files the record has digests.
+    secrets: the files of which the record has a digest in place of the content.
 
     The configuration that was verified before becomes the previous one, unless only the plan differs; kept files of
     packages that neither of them installs are removed. The record of the last complete run is kept with it. A change

@@ -105,7 +105,10 @@ def test_a_file_that_vault_encrypted_is_decrypted(role: Role) -> None:
 @pytest.mark.parametrize(
     ("resource", "message"),
     [
-        ({"path": "/a", "content": "x", "src": "y"}, "/a: expected one of content, src, template, target; found 2"),
+        (
+            {"path": "/a", "src": "y", "target": "/z"},
+            "/a: found src and target, expected one of content, src, template",
+        ),
         ({"path": "/a", "content": "x", "mode": "rw"}, "the mode of /a is 'rw', expected octal digits such as 0644"),
         ({"path": "a", "content": "x"}, "the path is 'a', expected an absolute one"),
         ({"path": "/a", "text": "x"}, "Unsupported parameters"),
