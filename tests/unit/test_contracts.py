@@ -311,11 +311,6 @@ def test_nouveau_is_blacklisted_before_packages_build_the_initramfs(path, prepar
     )
     assert task["gpuhost.stack.apply"]["resources"] == "{{ __nvidia_driver_resources }}"
     assert "when" not in task
-    resources = yaml.safe_load((PROJECT / "roles/nvidia_driver/vars/main.yml").read_text())["__nvidia_driver_resources"]
-    (blacklist,) = (each for each in resources if each["path"] == "/etc/modprobe.d/gpuhost-nouveau.conf")
-    assert blacklist.keys() == {"path", "template"}
-    template = PROJECT / "roles/nvidia_driver/templates" / blacklist["template"]
-    assert "blacklist {{ module }}" in template.read_text()
 
 
 def test_results_of_tasks_are_not_taken_for_misspelled_variables():
