@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ RESOURCES = [
     {"path": "{{ top }}/etc/key", "src": "{{ key }}", "mode": "0600", "secret": True},
     {"path": "{{ top }}/bin", "names": ["one", "two"], "target": "{{ top }}/etc/program"},
     {"path": "{{ top }}/bin/old", "content": "", "state": "absent"},
+    {"path": "{{ top }}/bin/older", "template": "which is gone with it.j2", "state": "absent"},
     {"path": "{{ top }}/only/x", "content": "x", "if_exists": "{{ top }}/only"},
 ]
 KEY = b"\x30\x82\xff\x00 no text"  # as of a key in DER
@@ -77,6 +79,9 @@ def test_what_a_role_lists_is_written_once(role: Role) -> None:
     modes = {name: f"{(role.top / 'etc' / name).stat().st_mode & 0o777:o}" for name in ("a.conf", "program", "key")}
     assert modes == {"a.conf": "644", "program": "755", "key": "600"}
     assert "changed=0 " in role.run().stdout
+    os.chown(role.top / "etc/key", 1, 2)
+    assert "changed=1 " in role.run().stdout
+    assert (role.top / "etc/key").stat().st_uid == os.geteuid()
 
 
 def test_check_mode_shows_what_would_be_written_but_for_secrets(role: Role) -> None:

@@ -91,17 +91,22 @@ def test_another_plan_of_the_same_host_leaves_the_previous_configuration(recorde
     assert store.read(str(recorder.directory), store.VERIFIED)["plan"]["reasons"] == ["another"]
 
 
-@pytest.mark.parametrize("earlier", ["without the file", "with its content"])
-def test_the_first_record_with_a_file_or_a_digest_of_it_is_of_the_same_configuration(recorder, earlier):
-    """A release that manages one more file, or knows it as a secret, must not replace the previous configuration."""
+@pytest.mark.parametrize("earlier", ["without the file", "with its content", "with another file"])
+def test_the_first_record_of_a_release_with_other_files_or_digests_is_of_the_same_configuration(recorder, earlier):
+    """It must not replace the previous configuration."""
     recorder.verified()
     recorder.upgrade("2.32.3-1")
     recorder.verified()
     apt, settings = recorder.packages.apt(str(recorder.directory / "packages")), str(recorder.settings)
     more = recorder.settings.with_name("more")
     more.write_text("key\n")
-    paths, secret = ([settings], settings) if earlier == "with its content" else ([settings, str(more)], str(more))
-    recording.record_verified(str(recorder.directory), apt, PLAN, paths, ["cuda"], secrets=[secret])
+    paths = {
+        "without the file": [settings, str(more)],
+        "with its content": [settings],
+        "with another file": [str(more)],
+    }
+    secret = paths[earlier][-1]
+    recording.record_verified(str(recorder.directory), apt, PLAN, paths[earlier], ["cuda"], secrets=[secret])
     assert "content" not in store.read(str(recorder.directory), store.VERIFIED)["files"][secret]
     assert recorder.version_in(store.PREVIOUS) == "2.29.7-1"
 
