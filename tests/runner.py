@@ -41,6 +41,7 @@ LINTERS = (
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
     ("mypy",),
+    ("mypy", "molecule"),  # a folder: there is a package of this name
     ("yamllint", "--strict", "."),
     ("ansible-lint", "--offline", "--strict"),
 )

@@ -8,19 +8,16 @@ import functools
 import json
 import os
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
 
 from tests.damages import DAMAGES, Damage, missed, pairs, run_on
+from tests.unit.playbooks import rendering
 
 pytestmark = pytest.mark.usefixtures("host")
 
-LISTED = yaml.safe_load(Path("playbooks/group_vars/all/managed.yml").read_text())["__gpu_stack_listed"]
-MANAGED: dict[str, dict[str, Any]] = with_components(LISTED)
+MANAGED = rendering.managed()
 FILES = [name for name, entry in MANAGED.items() if entry.get("files")]
 # The parts whose components the plan of hosts.yml has not: no NVSwitch, no framework.
 NOT_PLANNED = {"fabric", "tensorflow_env", "pytorch_env"}

@@ -84,6 +84,7 @@ def test_the_report_says_why(rerun, reports):
 def test_the_shipped_lock_was_installed_and_no_tensorflow(as_root, verified):
     pytorch = verified["plan"]["components"]["pytorch"]
     lock = lock_texts.find(pytorch["lock"], Path("roles/pytorch_env/files"))
+    assert lock is not None, pytorch
     pinned = lock_texts.pins(lock.read_text(), pytorch["python"], "x86_64")
     assert pinned["torch"] == pytorch["version"]
     listing = as_root.run_expect([0], f"{OWN}/uv/bin/uv pip freeze --python {OWN}/pytorch/bin/python").stdout

@@ -42,11 +42,11 @@ def torn_down(playbook, driver_packages):
 def test_what_somebody_had_installed_was_adopted_as_it_was(as_root):
     """By the configuration that was verified before converge changed the host."""
     verified, previous = (
-        json.loads(file.content_string) if file.exists else None
+        json.loads(file.content_string) if file.exists else {}
         for file in (as_root.file(f"/var/lib/gpuhost/{name}.json") for name in ("verified", "previous"))
     )
     is_set_up = verified["plan"]["distribution"] == "ubuntu-22.04"
-    assert (previous is not None) is is_set_up
+    assert bool(previous) is is_set_up
     if is_set_up:
         assert previous["plan"]["request"]["adopt"] == "true"
         assert previous["plan"]["kept_driver"]["package"].endswith("570")

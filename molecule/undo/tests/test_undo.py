@@ -169,7 +169,7 @@ def test_rollback_works_without_a_network_and_in_both_directions(
 
 def kill_when_it_restores(root, inventory: str, to: str) -> None:
     """Start rollback.yml, and kill it when the host has begun to restore that record."""
-    command = [Path(sys.executable).with_name("ansible-playbook"), "playbooks/rollback.yml", "-i", inventory]
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/rollback.yml", "-i", inventory]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 120
     while root.run(f"grep -q {to} /var/lib/gpuhost/restoring.json").rc:
