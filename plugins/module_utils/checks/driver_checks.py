@@ -34,7 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     proc_driver,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, dkms, kernels
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import any_of, database, words_of
 
 NO_GPU_EXIT, NOT_LOADED_EXIT = 6, 9
 LOST_EXIT = 15  # some releases exit with 255 and print the reason
@@ -66,7 +66,8 @@ NVIDIA_SMI = CheckSpec(
     expected="exit code 0 (or 14, see gpu.inforom) and the planned version; exit code 9 where the driver must not be "
     "loaded. Lines that are no rows are a warning",
     skipped="no driver is planned",
-    remedy=REAPPLY + " If it persists, %s shows which command changed the driver." % words.HISTORY,
+    remedy=REAPPLY
+    + " If it persists, %s shows which command changed the driver." % any_of(lambda words: words.HISTORY),
 )
 GPU_COUNT = CheckSpec(
     "driver.gpu_count",
@@ -376,7 +377,7 @@ def _built_for(context: Context, driver: DriverComponent, kernel: str) -> Check:
         is_prebuilt = driver.module_source == "prebuilt"
         names = database(context.root).read([kernels.PREBUILT + "*"]) if is_prebuilt else ()
         package = kernels.prebuilt_modules(names, driver.branch, kernel)
-        how = kernels.without_driver(kernel, package)
+        how = kernels.without_driver(words_of(context.root), kernel, package)
         remedy = "%s.%s" % (how[0].upper() + how[1:], "" if package else _make_log(context.root, driver))
     elif driver.module_source == "prebuilt":
         remedy = "Run this again: the plan names the prebuilt modules for kernel %s. %s" % (kernel, REAPPLY)
@@ -387,7 +388,7 @@ def _built_for(context: Context, driver: DriverComponent, kernel: str) -> Check:
     if len(paths) > 1:  # open and prebuilt proprietary modules may lie side by side: the one that is loaded counts
         options, module = ["-k", kernel], os.path.basename(paths[0]).partition(".")[0]
         found += "of %d modules, modprobe selects " % len(paths)
-        remedy = "Remove the packages of the other modules (%s). %s" % (words.owner(paths), REAPPLY)
+        remedy = "Remove the packages of the other modules (%s). %s" % (words_of(context.root).owner(paths), REAPPLY)
     try:
         version, licence = (_modinfo(context, options, field, module) for field in ("version", "license"))
         signer = _modinfo(context, options, "signer", module) if signed else ""

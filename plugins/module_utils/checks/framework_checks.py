@@ -33,7 +33,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_outp
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words_of
 
 TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds
 # For a release that was asked for and is not known to run on the GPUs (a warning of the plan): the driver compiles its
@@ -143,7 +143,7 @@ def of_sitecustomize(context: Context, check: Check, framework: str, path: str) 
         cause=HOST,
         setting="%s, which every Python of the host runs at its start" % named,
         remedy="Without it the import succeeds. Mend it, or remove it: `%s` names the package that it is of, "
-        "if any." % words.owner([named]),
+        "if any." % words_of(context.root).owner([named]),
     )
 
 

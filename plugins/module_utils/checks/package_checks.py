@@ -11,22 +11,22 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     CheckSpec,
     Context,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import any_of, database, words_of
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 
 INSTALLED = CheckSpec(
     "packages.installed",
-    measures="state and version of the packages in " + words.DATABASE,
+    measures="state and version of the packages in " + any_of(lambda words: words.DATABASE),
     expected="each planned package is installed in its planned version",
     skipped="no package is planned",
-    remedy=REAPPLY + " %s shows which command changed the packages." % words.HISTORY,
+    remedy=REAPPLY + " %s shows which command changed the packages." % any_of(lambda words: words.HISTORY),
 )
 HELD = CheckSpec(
     "packages.held",
-    measures="selection state of the packages in " + words.DATABASE,
+    measures="selection state of the packages in " + any_of(lambda words: words.DATABASE),
     expected="each planned package is held, so that no upgrade changes one of them alone",
     skipped="no package is planned, or they were adopted",
-    remedy="Run `%s` with the named packages." % words.hold(()).strip(),
+    remedy="Run %s with the named packages." % any_of(lambda words: "`%s`" % words.hold(()).strip()),
 )
 CHECKS = (INSTALLED, HELD)
 
@@ -48,9 +48,13 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
         return [spec.unknown(reason) for spec in CHECKS]
     differences = [text for text in (_difference(n, planned[n], packages.get(n)) for n in sorted(planned)) if text]
     not_held = [name for name in sorted(planned) if name not in packages or not packages[name].held]
-    total = "%d packages" % len(planned)
+    total, words = "%d packages" % len(planned), words_of(context.root)
     return [
-        INSTALLED.compare(not differences, "; ".join(differences) or "%s as planned" % total),
+        INSTALLED.compare(
+            not differences,
+            "; ".join(differences) or "%s as planned" % total,
+            remedy=REAPPLY + " %s shows which command changed the packages." % words.HISTORY,
+        ),
         HELD.compare(
             not not_held,
             "not held: " + ", ".join(not_held) if not_held else "%s held" % total,

@@ -104,7 +104,7 @@ def _judge(context: Context, component: PytorchComponent, answer: Answer) -> lis
 
 def _triton(context: Context, output: Output, answer: Answer) -> Check:
     check = framework_checks.computed(context, TRITON, _NAME, output, answer, framework_checks.TOLERANCE)
-    return triton_build.explain(context.plan, check, output) if output.triton is not None else check
+    return triton_build.explain(context.root, context.plan, check, output) if output.triton is not None else check
 
 
 def _version(output: Output, version: str, planned: str) -> Check:

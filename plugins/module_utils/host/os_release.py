@@ -35,10 +35,15 @@ def distribution(variables: dict[str, str]) -> Distribution:
     )
 
 
+def variables(root: str) -> dict[str, str] | None:
+    """Return the variables of a host's os-release file, None without one."""
+    texts = (files.read_text(root, path) for path in PATHS)
+    return next((parse(text) for text in texts if text is not None), None)
+
+
 def read(root: str) -> Distribution:
     """Return the distribution of a host. Raise ValueError where there is no os-release file."""
-    for path in PATHS:
-        text = files.read_text(root, path)
-        if text is not None:
-            return distribution(parse(text))
-    raise ValueError("no os-release file: expected %s" % " or ".join(PATHS))
+    found = variables(root)
+    if found is None:
+        raise ValueError("no os-release file: expected %s" % " or ".join(PATHS))
+    return distribution(found)

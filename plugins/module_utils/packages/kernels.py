@@ -17,8 +17,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Ke
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ModulesOfOthers
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_lists import HEADERS, IMAGE
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 
 # Make's own file quotes the value up to Linux 6.5 and from 6.12 on, and does not in between.
 _COMPILER = re.compile(r'^CONFIG_CC_VERSION_TEXT="?(.*?)"?$', re.MULTILINE)
@@ -48,10 +49,10 @@ def prebuilt_modules(names: Iterable[str], branch: str, kernel: str) -> str:
     return next((stem + kernel for stem in stems), "")
 
 
-def without_driver(kernel: str, package: str) -> str:
+def without_driver(words: Words, kernel: str, package: str) -> str:
     """Return what to type for a kernel that has no module of a driver that others installed.
 
-    package: the one with prebuilt modules; empty where DKMS builds them
+    words: of the host's package manager; package: the one with prebuilt modules; empty where DKMS builds them
     """
     if package:
         return "type: sudo " + words.install([package])

@@ -1,13 +1,16 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Choose what changes packages: apt, that of all distributions in the catalog."""
+"""Choose what changes a host's packages, by its distribution."""
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import of_host
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageManager
+
+MANAGERS: Mapping[str, Callable[..., PackageManager]] = {"apt": apt_commands.Apt}  # by the names of database.KINDS
 
 
 def manager(
@@ -23,4 +26,5 @@ def manager(
     keep none; progress: the file to which progress is written; builds_driver: says of the host's root and a module of
     DKMS, NAME/VERSION, whether it is a driver's.
     """
-    return apt_commands.Apt(run_command, lock_timeout, kept, progress=progress, builds_driver=builds_driver)
+    kind = MANAGERS[of_host("/").name]
+    return kind(run_command, lock_timeout, kept, progress=progress, builds_driver=builds_driver)

@@ -13,12 +13,12 @@ from typing import Any, Collection, Dict, List, Optional, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import (
     Operation,
     PackageError,
     PackageManager,
+    Words,
 )
 
 States = Dict[str, Optional[Dict[str, Any]]]  # by name
@@ -64,7 +64,7 @@ def restore(manager: PackageManager, targets: States, foreign: Collection[str] =
         if operation.fix:  # a repair may concern what never was gpuhost's
             unexpected += [change for change in simulated if change.name not in targets and change not in unexpected]
         if unexpected:
-            raise ValueError(_refusal(unexpected, held))
+            raise ValueError(_refusal(manager.words, unexpected, held))
         changes = [change.describe() for change in simulated]
         if not check:
             manager.install(operation)
@@ -74,11 +74,11 @@ def restore(manager: PackageManager, targets: States, foreign: Collection[str] =
         wanted, obsolete = _differences(manager, targets)
         if wanted or obsolete:
             listed = ", ".join([*map(str, wanted), *obsolete])
-            raise ValueError("%s succeeded, but these packages were not restored: %s" % (words.NAME, listed))
+            raise ValueError("%s succeeded, but these packages were not restored: %s" % (manager.words.NAME, listed))
     return changes
 
 
-def _refusal(unexpected: List[Change], held: Collection[str]) -> str:
+def _refusal(words: Words, unexpected: List[Change], held: Collection[str]) -> str:
     """Return why the packages are not restored, and what to do first."""
     remedies = []
     if any(change.name not in held for change in unexpected):

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, restore, transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import (
     Change,
     InstalledPackage,
@@ -171,7 +170,7 @@ class Transaction:
         except ValueError as error:
             raise self._error(str(error)) from error
         if after.remaining and not self.check:
-            found = (words.NAME, ", ".join(after.remaining))
+            found = (self.manager.words.NAME, ", ".join(after.remaining))
             raise self._error("%s succeeded, but these packages are not as planned: %s" % found)
         before = before._replace(unmet=[package for package in before.unmet if package.name not in self.left_out])
         return Result(before, after, changes, not_kept, self.left_out)
@@ -303,8 +302,8 @@ class Transaction:
             raise RefusedError(
                 "packages-broken",
                 "%s and left packages of others unfinished, which %s would finish, too: %s"
-                % (words.INTERRUPTED, words.NAME, listed),
-                words.FINISH,
+                % (self.manager.words.INTERRUPTED, self.manager.words.NAME, listed),
+                self.manager.words.FINISH,
             )
 
     def _refuse_unmet(self, journal: Journal) -> None:
@@ -314,8 +313,8 @@ class Transaction:
             raise RefusedError(
                 "packages-broken",
                 "dependencies of %s are not met, and this change does not meet them (%s):\n%s"
-                % (", ".join(others), words.CHECK, "\n".join(self.unmet.lines)),
-                words.REPAIR,
+                % (", ".join(others), self.manager.words.CHECK, "\n".join(self.unmet.lines)),
+                self.manager.words.REPAIR,
             )
 
     def _make_available(self, before: PackageState) -> bool:
@@ -465,7 +464,7 @@ class Transaction:
                     described,
                     " and ".join(missing),
                     ", ".join(self.request.needs_version),
-                    words.NAME,
+                    self.manager.words.NAME,
                     "\n  ".join(change.describe() for change in changes),
                 ),
                 "the repository's packages of this version are incomplete, such as a metapackage without dependencies: "
@@ -512,10 +511,10 @@ class Transaction:
         if kernels:
             remedies.append(
                 "gpuhost installs no other kernel. Run this again, since %s's lists may be newer than those of the "
-                "plan, or install that kernel and boot it first." % words.NAME
+                "plan, or install that kernel and boot it first." % self.manager.words.NAME
             )
         if held:
-            remedies.append(words.release(held))
+            remedies.append(self.manager.words.release(held))
         if any(change not in kernels and change.name not in held for change in unexpected):
             remedies.append("Remove the packages of others, or allow their removal, then run this again.")
         listed = [change.describe() for change in unexpected]

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Tuple
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files as files_
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import foreign_holds, foreign_unfinished
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError, PackageManager
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, environment, file, listing
@@ -168,7 +167,7 @@ class Rollback:
 
     def _refuse_unfinished(self, record: dict[str, Any]) -> None:
         """Raise ValueError where packages of others were left unfinished: they would be finished with ours."""
-        packages, journal = self.manager.packages(), store.journal(self.directory)
+        packages, journal, words = self.manager.packages(), store.journal(self.directory), self.manager.words
         others = foreign_unfinished(packages, self._targets(record), journal)
         if others:
             listed = ", ".join("%s is %s" % (name, packages[name].status) for name in others)
@@ -222,7 +221,7 @@ class Rollback:
         self.warnings += self.effects.run(self.run_command)
         if TIMER in files and os.path.exists(TIMER):
             self._try(["systemctl", "start", os.path.basename(TIMER)])
-        if any(path.startswith(words.SOURCES) for path in files):
+        if any(path.startswith(self.manager.words.SOURCES) for path in files):
             try:
                 failed = self.manager.update()
                 self.warnings += [failed] if failed else []

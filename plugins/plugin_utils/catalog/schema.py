@@ -10,6 +10,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self, cast
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import kind_of
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
+
 Modules = Literal["proprietary", "either", "open"]
 Family = Literal["debian", "ubuntu"]
 
@@ -1030,6 +1033,11 @@ class Distro:
     nvidia_limits: tuple[NvidiaLimits, ...] = ()
     prebuilt_modules: tuple[PrebuiltModules, ...] = ()
     dkms: str | None = None
+
+    @property
+    def words(self) -> Words:
+        """How messages name its package manager."""
+        return kind_of({self.family}).words
 
 
 @dataclasses.dataclass(frozen=True)

@@ -373,10 +373,11 @@ def _around_holds(context: ResolveContext, found: Sequence[Evaluated], _facts: F
             wanted = set(majors.values())
             fitting = [each for each in fitting if versions.major(each.facts["cuda.version"]) in wanted]
     if fitting:
-        return BesideHolds(fitting, because=holds.because(held) if held and context.request["cuda"] == "auto" else "")
+        is_reason = held and context.request["cuda"] == "auto"
+        return BesideHolds(fitting, because=holds.because(context.distro.words, held) if is_reason else "")
     listed = ", ".join(dict.fromkeys(f"CUDA {_release(each.candidate)}" for each in candidates[:4]))
     why = f"of the toolkits that this host can have ({listed}, ...) none keeps them"
-    return BesideHolds((), holds.problem(dict.fromkeys(deciding), why))
+    return BesideHolds((), holds.problem(context.distro.words, dict.fromkeys(deciding), why))
 
 
 def _packages(each: Evaluated) -> tuple[Package, ...]:

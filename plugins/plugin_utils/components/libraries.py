@@ -369,11 +369,11 @@ def _around_holds(library: Library, context: ResolveContext, found: Sequence[Eva
     if not deciding:
         return BesideHolds(fitting)
     if any(each.fits for each in fitting):
-        return BesideHolds(fitting, because=holds.because(deciding))
+        return BesideHolds(fitting, because=holds.because(context.distro.words, deciding))
     why = next((problem.message for each in fitting for problem in each.problems), f"none is for CUDA {cuda}")
     asked = "" if wanted == "auto" else f"; gpu_stack_{library.name}={wanted} is requested"
     why = f"no {library.label} keeps them beside CUDA {cuda}: {why}{asked}"
-    return BesideHolds((), holds.problem(deciding, why))
+    return BesideHolds((), holds.problem(context.distro.words, deciding, why))
 
 
 def _packages(each: Evaluated) -> tuple[Package, ...]:

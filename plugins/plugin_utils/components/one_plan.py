@@ -52,7 +52,9 @@ def plan_around_holds(catalog: Catalog, request: Request, host: Host) -> Plan:
     # The others follow from these.
     known = tuple(problem for problem in plan.problems if problem.code == holds.CODE)
     why = "; ".join(dict.fromkeys(problem.message for problem in plan.problems))
-    return dataclasses.replace(plan, problems=known or (holds.problem(held, f"nothing fits beside them: {why}"),))
+    words = catalog.distros[host.distribution].words
+    found = holds.problem(words, held, f"nothing fits beside them: {why}")
+    return dataclasses.replace(plan, problems=known or (found,))
 
 
 def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:

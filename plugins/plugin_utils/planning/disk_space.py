@@ -16,10 +16,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components, DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PACKAGED, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
@@ -189,6 +189,7 @@ def check_disk(
     _warn_of_unknown_sizes(plan.components, diff, probe, findings, extra)
     reserve = load_sizes().reserve_mib
     within = plan.request["scope"] == "frameworks"  # then all is below the directory of the environments, unless moved
+    words = load_catalog().distros[plan.distribution].words
     usual = (ENVIRONMENTS, ENVIRONMENTS) if within else (WHEEL_CACHE, WORKSPACE)
     places = (directories or Directories()).measured(probe, *usual)
     by_mount: dict[str, list[Need]] = {}
@@ -289,7 +290,7 @@ def _needs(
 def _temporary_needs(changing: Collection[str], components: Components, probe: Probe) -> Iterator[Need]:
     sizes, jobs = load_sizes(), probe.kernel.build_jobs
     if any(part.name in changing for part in PACKAGED):
-        yield Need(TEMPORARY, f"{words.NAME}'s verification of signatures", sizes.signatures_mib)
+        yield Need(TEMPORARY, "verification of signatures", sizes.signatures_mib)
     driver = DriverComponent.of(components)
     if "driver" in changing and driver and driver.module_source == "dkms":
         compilers = f"{jobs} compiler{'s' if jobs > 1 else ''} of kernel modules"

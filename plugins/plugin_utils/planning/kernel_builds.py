@@ -11,22 +11,23 @@ import dataclasses
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import any_of
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Distro
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
+_MANAGER = any_of(lambda words: words.NAME)
 KERNEL_HEADERS_MISSING = FindingSpec(
     "kernel-headers-missing",
     "The headers of the running or the next-boot kernel are not installed, and no package of them can be had or "
-    f"is planned (a warning while {words.NAME} has no lists)",
+    f"is planned (a warning while {_MANAGER} has no lists)",
     "Boot a kernel whose headers the archive has; or leave `nvidia_driver_kernel_headers` to the plan",
 )
 KERNEL_COMPILER_MISSING = FindingSpec(
     "kernel-compiler-missing",
-    f"A compiler or tool that the kernel's modules are built with is not installed, and {words.NAME} does not "
-    f"offer it (a warning while {words.NAME} has no lists)",
-    f"`sudo {words.REFRESH}` with the archive's components; or boot another kernel",
+    f"A compiler or tool that the kernel's modules are built with is not installed, and {_MANAGER} does not "
+    f"offer it (a warning while {_MANAGER} has no lists)",
+    f"`sudo {any_of(lambda words: words.REFRESH)}` with the archive's components; or boot another kernel",
 )
 PROXMOX = FindingSpec(
     "proxmox",
@@ -80,7 +81,7 @@ class Builds:
 
 def check(builds: Builds, findings: Findings) -> None:
     """Add the findings for both kernels, and for the tools that every build needs."""
-    kernel = builds.kernel
+    kernel, words = builds.kernel, builds.distro.words
     roles = {kernel.running: "running"}
     roles.setdefault(kernel.next_boot, "next boot")
     for release, role in roles.items():
@@ -140,7 +141,7 @@ def _is_of_proxmox(release: str, role: str, findings: Findings) -> bool:
 def _check_headers(builds: Builds, release: str, role: str, findings: Findings) -> None:
     if release in builds.kernel.headers or set(builds.providers(release)) & set(builds.headers):
         return
-    missing = f"the headers of kernel {release} ({role}) are not installed"
+    missing, words = f"the headers of kernel {release} ({role}) are not installed", builds.distro.words
     names = ", ".join(builds.headers)
     if builds.kernel.headers_from is None and builds.headers:
         KERNEL_HEADERS_MISSING.add_warning(
@@ -170,16 +171,16 @@ def _check_compiler(builds: Builds, release: str, role: str, findings: Findings)
     in_archive = int(name.removeprefix("gcc-")) in builds.distro.gcc.available
     KERNEL_COMPILER_MISSING.add_problem(
         findings,
-        f"kernel {release} ({role}) was built with {name}, which is not installed, and {words.NAME} does not "
-        "offer it: no module can be built for it",
+        f"kernel {release} ({role}) was built with {name}, which is not installed, and {builds.distro.words.NAME} does "
+        "not offer it: no module can be built for it",
         _read_archive(builds.distro) if in_archive else _another_kernel(builds, release),
     )
 
 
 def _read_archive(distro: Distro) -> str:
     return (
-        f"let {words.NAME} read the whole archive of {distro.id}, which has it (the components of its source, then "
-        f"type: sudo {words.REFRESH})"
+        f"let {distro.words.NAME} read the whole archive of {distro.id}, which has it (the components of its source, "
+        f"then type: sudo {distro.words.REFRESH})"
     )
 
 
@@ -196,8 +197,8 @@ def _another_kernel(builds: Builds, release: str) -> str:
     if usable:
         chosen = kernel.running if kernel.running in usable else usable[-1]
         return _start(kernel, chosen)
-    image = _image(builds)
-    return f"install a kernel of the archive, which has its headers. Type: sudo {words.install([image])} && sudo reboot"
+    install = builds.distro.words.install([_image(builds)])
+    return f"install a kernel of the archive, which has its headers. Type: sudo {install} && sudo reboot"
 
 
 def _start(kernel: Kernel, release: str) -> str:

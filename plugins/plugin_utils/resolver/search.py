@@ -294,7 +294,7 @@ class _Search:
             beside = choice.holds.around(self.context, evaluated, facts)
             if closest.candidate not in [each.candidate for each in beside.fitting]:
                 held = holds.names(tuple(self.choices.values()), self.context.catalog, self.context.host)
-                return newer, [("hold", holds.because(held))]
+                return newer, [("hold", holds.because(self.context.distro.words, held))]
         return newer, self._against(number, before, path, name, closest.candidate)
 
     def _against(self, number: int, before: Path, path: Path, name: str, candidate: Candidate) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     proc_driver,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Log
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words_of
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, user_settings
 
 CEILING = "gpu_ceiling_power_limit"
@@ -345,7 +345,9 @@ def _find_libcuda(host: Host) -> Found | None:
         first.set_in or "in a directory that is always searched"
     )
     commands = ["Remove %s from %s and run `ldconfig`." % (first.directory, first.set_in)] if first.set_in else []
-    commands += ["`%s` removes the library itself, if nothing needs it." % words.remove([owner])] if owner else []
+    if owner:
+        remove = words_of(context.root).remove([owner])
+        commands.append("`%s` removes the library itself, if nothing needs it." % remove)
     remedy = " ".join(commands) + " The driver's own libcuda runs every program that this driver supports."
     gpus = frozenset(gpu.pci_address for gpu in host.pci[0])
     return Found(text, remedy, gpus | _addresses(host.log.gpus))

@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.framework_output import Output
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words_of
 
 # triton/runtime/build.py: its own words without a compiler; else subprocess's, of a compiler's call that failed. Older
 # releases compile a copy in a temporary directory: /tmp/tmpXXXX/main.c (sglang#1240), cuda_utils.c.
@@ -25,10 +25,11 @@ _NO_COMPILER = re.compile(r"^Failed to find C compiler\.")
 _NOT_COMPILED = re.compile(r"^Command '\['.*(/triton/.*|/(main|cuda_utils|driver))\.c'")
 
 
-def explain(plan: Plan, check: Check, output: Output) -> Check:
+def explain(root: str, plan: Plan, check: Check, output: Output) -> Check:
     """Return a failed check with what is missing and the packages, if that explains each GPU's failure.
 
-    output: the probe's. Where gpuhost installs no packages (gpu_stack_scope=frameworks), it is a failure of the host.
+    root: of the host; output: the probe's. Where gpuhost installs no packages (gpu_stack_scope=frameworks), it is a
+    failure of the host.
     """
     if check.status != FAIL:
         return check
@@ -40,7 +41,7 @@ def explain(plan: Plan, check: Check, output: Output) -> Check:
         missing, names = "no %s/Python.h" % found.headers, planned.header_packages if planned else ()
     else:
         return check
-    install = "`%s`" % words.install(names) if names else "that of the environment's Python"
+    install = "`%s`" % words_of(root).install(names) if names else "that of the environment's Python"
     remedy = "Triton, with which PyTorch compiles operations, finds %s on this host: %s. " % (missing, install)
     if plan.request.get("scope") == "frameworks":
         return dataclasses.replace(check, cause=HOST, setting=missing, remedy=remedy.strip())

@@ -23,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
     apt_locks,
     apt_output,
     apt_update,
+    apt_words,
     dpkg,
     dpkg_info,
     repack,
@@ -33,6 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import
     PackageError,
     PackageManager,
     UnmetDependencies,
+    Words,
 )
 
 APT_FAILED = 100  # apt's own exit status; a killed apt has another
@@ -189,6 +191,8 @@ class Apt(PackageManager):
     `root` is where dpkg's database is read; `progress` is the file to which progress is written, "" for none.
     `builds_driver` says of the host's root and a module of DKMS, NAME/VERSION, whether it is a driver's.
     """
+
+    words: Words = apt_words
 
     def __init__(
         self,

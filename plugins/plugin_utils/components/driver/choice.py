@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, KeptDriver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import (
@@ -75,7 +74,8 @@ def _candidates(context: ResolveContext, _facts: Facts) -> Sequence[Candidate]:
         return [Candidate("absent", because=why)]
     if held := staying.held(context):
         driver, names = held
-        return [_stays(context, driver.version, f"driver {driver.version} stays: {holds.because(names)}")]
+        why = holds.because(context.distro.words, names)
+        return [_stays(context, driver.version, f"driver {driver.version} stays: {why}")]
     if prebuilt.unavailable(context):
         return [Candidate("absent")]
     return drivers.driver_candidates(context)
@@ -272,7 +272,7 @@ def _archive_reason(context: ResolveContext, branch: Branch, component: DriverCo
     if component.source != "distro" or "." in component.version:
         return ""
     known = drivers.archived_version(context, branch)
-    by = f"{words.NAME}'s lists" if drivers.listed_version(context, branch) else "the catalog"
+    by = f"{context.distro.words.NAME}'s lists" if drivers.listed_version(context, branch) else "the catalog"
     exact = f", {known} according to {by}" if known else ""
     return f"; whichever {branch.branch} {context.distro.id}'s archive has{exact}"
 

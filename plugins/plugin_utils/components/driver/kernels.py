@@ -12,7 +12,6 @@ import re
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import BadKernel, PoorKernel
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, gpu_label
@@ -60,8 +59,8 @@ def _refuse_kernels(context: ResolveContext, findings: Findings) -> None:
         findings.problem(
             bad.code,
             f"NVIDIA's modules do not build for kernel {names} (CONFIG_{bad.setting}=y): {bad.symptom} ({bad.source})",
-            f"start a standard kernel instead: type: sudo {words.install([image])}, make that GRUB's default "
-            f"(GRUB_DEFAULT in /etc/default/grub, sudo update-grub) or remove {names}, and type: sudo reboot",
+            f"start a standard kernel instead: type: sudo {context.distro.words.install([image])}, make that GRUB's "
+            f"default (GRUB_DEFAULT in /etc/default/grub, sudo update-grub) or remove {names}, and type: sudo reboot",
         )
 
 

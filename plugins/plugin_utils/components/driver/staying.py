@@ -130,9 +130,9 @@ def check_held(context: ResolveContext, driver: KeptDriver, names: list[str], fi
     """Add the problem of a driver on hold that contradicts the request, or does not support a GPU of the host."""
     if asked := _contradicting(context, driver):
         why, instead = f"{asked} would change driver {driver.version}", f"remove {asked}, so that this driver stays"
-        findings.problems.append(holds.problem(names, why, instead))
+        findings.problems.append(holds.problem(context.distro.words, names, why, instead))
     for problem in drivers.gpu_problems(context, driver.version, driver.kernel_modules):
-        findings.problems.append(holds.problem(names, problem.message))
+        findings.problems.append(holds.problem(context.distro.words, names, problem.message))
 
 
 # Ubuntu's own sets, and what stays besides ----------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def check_next_kernel(context: Context, findings: Findings) -> None:
     NEXT_KERNEL_WITHOUT_DRIVER.add_warning(
         findings,
         f"kernel {release} starts next and has no module of driver {kept.version}, which stays as others installed it: "
-        f"no GPU works after the next boot; {kernels.without_driver(release, package)}{follows}",
+        f"no GPU works after the next boot; {kernels.without_driver(context.words, release, package)}{follows}",
     )
 
 

@@ -10,7 +10,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import Directories, ExtraPackages
@@ -75,6 +77,11 @@ class Context:
     def components(self) -> Components:
         """The planned components."""
         return self.plan.components
+
+    @property
+    def words(self) -> Words:
+        """How messages name the host's package manager."""
+        return load_catalog().distros[self.plan.distribution].words
 
     def is_changed(self, name: str) -> bool:
         """Whether the plan changes a planned component."""

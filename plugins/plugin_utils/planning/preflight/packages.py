@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import BrokenPackage
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import any_of
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import LONGER, Context
@@ -29,7 +29,7 @@ PACKAGES_BROKEN = FindingSpec(
     "packages-broken",
     "dpkg left packages of others between two states, or their dependencies are not met, and the planned packages "
     "do not meet them: apt would change them, too",
-    words.FINISH,
+    any_of(lambda words: words.FINISH),
 )
 DPKG_INTERRUPTED = FindingSpec(
     "dpkg-interrupted",
@@ -48,6 +48,7 @@ def check_package_manager(context: Context, findings: Findings) -> None:
         CLOUD_INIT_RUNNING.add_problem(
             findings, "cloud-init still sets up this host: it may install packages and change their sources"
         )
+    words = context.words
     if state.locks:  # while it runs, half-installed packages are normal
         message = f"{state.name} is busy: {processes.describe(state.locks)}"
         if is_needed:
@@ -61,6 +62,7 @@ def check_package_manager(context: Context, findings: Findings) -> None:
                 findings,
                 f"{words.INTERRUPTED} and left packages of others unfinished: {_states(others)}; with what is "
                 f"planned, {words.NAME} would finish them, too",
+                words.FINISH,
             )
             return
         found = _states(state.broken) if state.broken else "its journal is unfinished"
@@ -99,7 +101,7 @@ def check_holds(context: Context, findings: Findings) -> None:
     changed |= {name: "would be removed" for name in context.diff.leftovers.purge if name in held}
     if changed:
         listed = ", ".join(f"{name} {what}" for name, what in changed.items())
-        findings.problems.append(holds.problem(changed, listed))
+        findings.problems.append(holds.problem(context.words, changed, listed))
 
 
 TRANSACTION_REFUSED = FindingSpec(

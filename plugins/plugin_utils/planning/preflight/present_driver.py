@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_series, serves_displays
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
@@ -77,10 +76,11 @@ def check_nvidia_smi_is_there(context: Context, findings: Findings) -> None:
     series = driver_series(catalog, kept.package)
     package, present = catalog.packages.prebuilt["tools"].format(series=series), context.probe.present_packages
     exact = f"{package}={present[kept.package].version}" if kept.package in present else package
+    remedy = f"; type: sudo {context.words.install([exact])}" if series else ": install the package with it"
     NO_NVIDIA_SMI.add_warning(
         findings,
         f"driver {kept.version} works and stays as others installed it, and nvidia-smi, which the checks ask, is not "
-        + (f"installed; type: sudo {words.install([exact])}" if series else "installed: install the package with it"),
+        f"installed{remedy}",
     )
 
 

@@ -6,7 +6,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import module_loading
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.kernel_modules import without_option
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -72,14 +71,15 @@ def _enrolment(context: Context) -> str:
         prepare = f"sudo mokutil --import {keys[0].path}"
     elif context.plan.distribution.startswith("ubuntu"):
         prepare = (
-            f"sudo {words.install(('shim-signed', 'mokutil'))}, sudo update-secureboot-policy --new-key and "
+            f"sudo {context.words.install(('shim-signed', 'mokutil'))}, sudo update-secureboot-policy --new-key and "
             "sudo update-secureboot-policy --enroll-key"
         )
     else:
         prepare = (  # what DKMS runs when it has no key; `dkms generate_mok` is newer than Debian 12's
-            f"sudo {words.install(('mokutil', 'openssl'))}, sudo install -d /var/lib/dkms, sudo openssl req -new -x509 "
-            "-nodes -newkey rsa:2048 -days 36500 -subj '/CN=DKMS module signing key' -keyout /var/lib/dkms/mok.key "
-            "-outform DER -out /var/lib/dkms/mok.pub and sudo mokutil --import /var/lib/dkms/mok.pub"
+            f"sudo {context.words.install(('mokutil', 'openssl'))}, sudo install -d /var/lib/dkms, sudo openssl req "
+            "-new -x509 -nodes -newkey rsa:2048 -days 36500 -subj '/CN=DKMS module signing key' "
+            "-keyout /var/lib/dkms/mok.key -outform DER -out /var/lib/dkms/mok.pub and "
+            "sudo mokutil --import /var/lib/dkms/mok.pub"
         )
     return (
         f"run {prepare}, {_CONFIRM}; or set gpu_stack_module_signing_key and gpu_stack_module_signing_certificate to a "

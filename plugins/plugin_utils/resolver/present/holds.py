@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices
@@ -20,19 +20,22 @@ CODE = "package-held"
 PROBLEMS = {
     "package-held": "packages are on hold that gpuhost did not hold: the request contradicts it, or nothing else fits",
 }
-_WHOSE = f"held by this host's administrator ({words.SHOW_HOLDS})"
 
 
-def problem(names: Iterable[str], why: str, instead: str = "") -> Problem:
+def _whose(words: Words) -> str:
+    return f"held by this host's administrator ({words.SHOW_HOLDS})"
+
+
+def problem(words: Words, names: Iterable[str], why: str, instead: str = "") -> Problem:
     """Return the problem of packages on hold; why: what they prevent; instead: what else can be done."""
     listed = sorted(names)
     remedy = f"sudo {words.unhold(listed)}, if they may change" + (f"; or {instead}" if instead else "")
-    return Problem(CODE, f"{', '.join(listed)} {'are' if len(listed) > 1 else 'is'} {_WHOSE}: {why}", remedy)
+    return Problem(CODE, f"{', '.join(listed)} {'are' if len(listed) > 1 else 'is'} {_whose(words)}: {why}", remedy)
 
 
-def because(names: Iterable[str]) -> str:
+def because(words: Words, names: Iterable[str]) -> str:
     """Return the reason for a version that packages on hold decide."""
-    return f"{', '.join(sorted(names))} {_WHOSE}"
+    return f"{', '.join(sorted(names))} {_whose(words)}"
 
 
 def installed(host: Host) -> dict[str, str]:

@@ -34,7 +34,7 @@ def explained(error: str, headers: tuple[str, ...] = ("python3.12-dev",), scope:
     plan = plans.plan({"components": {"pytorch": planned}, "request": {"scope": scope}})
     results = [{"device": f"cuda:{n}", "error": error} for n in range(2)]
     output = probe_output(triton=results, compiles_with={**FOUND, **found})
-    return triton_build.explain(plan, TRITON.compare(False, "", "", TRITON.remedy), output)
+    return triton_build.explain("/", plan, TRITON.compare(False, "", "", TRITON.remedy), output)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_one_gpu_that_fails_of_something_else_is_not_explained() -> None:
     results = [{"device": "cuda:0", "error": NO_HEADERS}, {"device": "cuda:1", "difference": 0.5, "ran_on": "cuda:1"}]
     output = probe_output(triton=results, compiles_with={**FOUND, "has_headers": False})
     check = TRITON.compare(False, "", "", TRITON.remedy)
-    assert triton_build.explain(plans.plan({"request": {"scope": "frameworks"}}), check, output) == check
+    assert triton_build.explain("/", plans.plan({"request": {"scope": "frameworks"}}), check, output) == check
 
 
 def test_a_python_that_no_package_has_needs_its_own_headers(snapshot: SnapshotAssertion) -> None:
