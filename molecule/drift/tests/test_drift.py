@@ -84,14 +84,16 @@ def managed_files(as_root) -> dict[str, list[str]]:
 def test_edited_and_deleted_files_are_restored(part, as_root, managed_files, rerun, unchanged):
     """Half of the files are deleted, the others edited (links: retargeted); then the other way round.
 
-    Each part alone is in the tier faults-long.
+    Of a directory the mode is changed, as its content is others'. Each part alone is in the tier faults-long.
     """
     edited = managed_files if part == "all at once" else {part: managed_files.get(part, [])}
     if not any(edited.values()):
         pytest.skip(f"{part}: the plan of this host has no such file")
     for turn in (0, 1):
         for number, path in enumerate(path for paths in edited.values() for path in paths):
-            if number % 2 == turn:
+            if as_root.run(f"test -d {path} -a ! -L {path}").rc == 0:
+                as_root.run_expect([0], f"chmod 0700 {path}")
+            elif number % 2 == turn:
                 as_root.run_expect([0], f"rm {path}")
             elif as_root.run(f"test -L {path}").rc == 0:
                 as_root.run_expect([0], f"ln -sfn /bin/true {path}")

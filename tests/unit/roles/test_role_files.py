@@ -81,6 +81,15 @@ def test_what_is_copied_is_there() -> None:
     assert (len(sources), missing) == (5, [])
 
 
+def test_the_mode_of_each_directory_is_a_roles() -> None:
+    """It is watched, and what is watched must be repaired."""
+    listed = [each for role, _case, variables in CASES for each in rendered(role, variables)]
+    directories = [each for each in listed if not {"content", "src", "template", "target"} & each.keys()]
+    present = [each for each in directories if each.get("state", "present") == "present"]
+    assert present
+    assert [each["path"] for each in present if not each.get("mode")] == []
+
+
 def test_each_role_with_such_a_list_is_here() -> None:
     lists = {path.parents[1].name for path in ROLES.glob("*/vars/main.yml") if "_resources:\n" in path.read_text()}
     assert {role for role, _case, _variables in CASES} == lists
