@@ -52,9 +52,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     runfile,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels, transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, apt_state
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Journal, foreign_holds
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.lists import lists
 from ansible_collections.gpuhost.stack.plugins.module_utils.probe_start import Options
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, run_lock
 
@@ -117,7 +117,7 @@ def probe(
         gpu_processes=attempt("GPU processes", lambda: gpu_processes.read(root, driver.nvidia_smi, run)),
         packages=attempt("packages", lambda: _packages(root, options, driver)),
         foreign_holds=attempt("packages on hold", lambda: _foreign_holds(root, journal)) or {},
-        package_manager=attempt("package manager", lambda: apt_state.read(root, journal)),
+        package_manager=attempt("package manager", lambda: lists(root, run).state(journal)),
         transaction=attempt("package transaction", lambda: transaction_lock.read(root, options.state_directory)),
         run=attempt("run that changes the host", lambda: run_lock.living(state, root)),
         cloud_init_running=attempt("cloud-init", lambda: cloud_init.running(root, run)) or False,
@@ -178,10 +178,10 @@ def _kernel(root: str, running: str, options: Options, modules: list[str], run: 
     found = kernels.building(root, found, tools, options.kernel_header_offers, run)
     signed = secure_boot.state(root) != "disabled" or _signatures_enforced(root, found)
     if options.prebuilt_modules and options.kernel_header_offers and signed:
-        found = replace(found, prebuilt=apt_lists.module_packages(root, options.prebuilt_modules, names, run))
+        found = replace(found, prebuilt=lists(root, run).modules(options.prebuilt_modules, names))
     lacking = [name for name, row in found.releases.items() if row.lacks]
     if lacking and options.kernel_header_offers:
-        found = replace(found, extra_modules=apt_lists.module_packages(root, options.extra_modules, lacking, run))
+        found = replace(found, extra_modules=lists(root, run).modules(options.extra_modules, lacking))
     return found
 
 
@@ -198,12 +198,12 @@ def _sources(
     Where NVIDIA's repository cannot be read, those that apt prefers to the distribution's.
     """
     url = repository.url if repository else None
-    sources = attempt("package sources", lambda: apt_sources.read(root, url))
+    sources = attempt("package sources", lambda: lists(root, run).sources(url))
     if sources is None or repository is None or url is None or distribution is None:
         return sources
     globs = sorted({*options.repository_patterns, *options.package_patterns})
     name, offers = distribution.id.partition("-")[0], repository.packages
-    others = attempt("preferred sources", lambda: apt_sources.Others(root, name, url, offers, globs, run))
+    others = attempt("preferred sources", lambda: lists(root, run).others(name, url, offers, globs))
     if others is None:
         return sources
     matches = re.compile("|".join(fnmatch.translate(glob) for glob in options.repository_patterns) or r"(?!)").match
@@ -276,4 +276,4 @@ def _repository(
     if not url:
         return None
     patterns = list(options.repository_patterns)
-    return apt_lists.read(root, url, patterns, options.driver_packages, machine, options.repository_check, run)
+    return lists(root, run).repository(url, patterns, options.driver_packages, machine, options.repository_check)

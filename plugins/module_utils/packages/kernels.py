@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Read which package a kernel is from, how it was compiled, and what apt has to build modules for it.
+"""Read which package a kernel is from, how it was compiled, and what there is to build modules for it.
 
 Runs on the managed host.
 """
@@ -15,10 +15,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ModulesOfOthers
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_lists import HEADERS, IMAGE
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.lists import lists
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 
 # Make's own file quotes the value up to Linux 6.5 and from 6.12 on, and does not in between.
@@ -178,7 +178,7 @@ def building(root: str, kernel: Kernel, tools: dict[str, list[str]], search: boo
     without = sorted({*releases, *kernel.installed} - set(kernel.headers))
     if not search or (needed.issubset(installed) and not set(without) & set(releases)):
         return replace(kernel, headers_from={})
-    offered = apt_lists.kernel_offers(root, globs, without, run)
+    offered = lists(root, run).kernel_offers(globs, without)
     if offered is None:
         return kernel
     offers, providers = offered

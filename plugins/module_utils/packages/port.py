@@ -2,15 +2,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package manager of a host, and its database, as all but `packages/apt` use them. Runs on the managed host.
 
-`packages/apt` is behind it, for Debian and Ubuntu.
+`packages/apt` is behind it, for Debian and Ubuntu; database.py, lists.py and manager.py choose by the distribution.
 """
 
 from __future__ import annotations
 
-from typing import Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Set, Tuple
+from typing import (
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Set,
+    Tuple,
+)
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import KernelOffer
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
+    PackageManagerState,
+    PreferredSource,
+    Repository,
+    RepositoryFiles,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage, Journal
 
 
 class Operation(NamedTuple):
@@ -132,6 +152,61 @@ class PackageDatabase(Protocol):
         """Return the package that has a file, by path; a file that no package has is left out.
 
         within: part of the names of the packages to look at.
+        """
+
+
+class OtherSources(Protocol):
+    """The repositories of a host that are neither NVIDIA's nor the distribution's own."""
+
+    def offering(self, uri: str) -> Optional[Collection[str]]:
+        """Return the names of the packages that the repository at `uri` offers, None where there is no list of it."""
+
+    def of_archive(self, names: Sequence[str]) -> Dict[str, str]:
+        """Return the versions of those packages that would be taken from the distribution's archive, by name."""
+
+    def preferred(self) -> Tuple[PreferredSource, ...]:
+        """Return those whose packages would be taken in place of NVIDIA's or the distribution's."""
+
+
+class PackageLists(Protocol):
+    """The state of a host's package manager, and what it knows of repositories; changes nothing and takes no lock."""
+
+    def state(self, journal: Journal) -> Optional[PackageManagerState]:
+        """Return whether it could start now; None where the host does not have it.
+
+        journal: of the packages that gpuhost changed
+        """
+
+    def repository(
+        self, url: str, globs: List[str], driver_packages: str, architecture: str, check: bool
+    ) -> Repository:
+        """Return what NVIDIA's repository offers, by its lists on the host, or by the server's.
+
+        globs: of the packages that matter; driver_packages: of those whose sizes are computed for each version. check:
+        the host's lists count only while they are the server's.
+        """
+
+    def sources(self, url: Optional[str]) -> RepositoryFiles:
+        """Return the sources of NVIDIA's software. url: the repository that is planned."""
+
+    def others(
+        self, distribution: str, url: str, offers: Mapping[str, Sequence[str]], globs: List[str]
+    ) -> OtherSources:
+        """Return the repositories of others. distribution: its name; offers: the versions in NVIDIA's at `url`."""
+
+    def kernel_offers(
+        self, globs: List[str], releases: List[str]
+    ) -> Optional[Tuple[Dict[str, KernelOffer], Dict[str, Tuple[str, ...]]]]:
+        """Return what is offered to build kernel modules with; None where there are no lists that can be read.
+
+        The packages that match `globs`, each with the kernel releases whose headers it brings and the kernels that it
+        depends on; and for each of `releases` the packages that bring its headers.
+        """
+
+    def modules(self, glob: str, releases: List[str]) -> Optional[Dict[str, str]]:
+        """Return the packages with modules for one of these kernel releases, by name; None where there are no lists.
+
+        glob: of their names
         """
 
 
