@@ -27,7 +27,7 @@ HEAD = """# The revision of each part and a digest of its steps. Where the steps
 # that has the part must get the change, raise its revision in playbooks/group_vars/all/managed.yml. Then record it:
 # PYTHONPATH=collections .venv/bin/python -m tests.revisions
 """
-TRANSACTION = ("playbooks/tasks/install_packages_apt.yml", "playbooks/group_vars/all/transaction.yml")
+TRANSACTION = ("playbooks/tasks/install_packages.yml", "playbooks/group_vars/all/transaction.yml")
 # How the playbooks run the roles; the parts that such a change concerns get another revision.
 CALLS = "playbooks"
 PLUGIN = re.compile(r"\bgpuhost\.stack\.(\w+)")

@@ -55,7 +55,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about,
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PROBE = "gpuhost.stack.gpu_probe"
-TRANSACTION = "gpuhost.stack.apt_transaction"
+TRANSACTION = "gpuhost.stack.package_transaction"
 REFUSED = packages.TRANSACTION_REFUSED.code
 REPOSITORY_URL = "nvidia_repo_url"
 ARGUMENTS = {

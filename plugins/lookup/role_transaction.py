@@ -11,7 +11,7 @@ short_description: Packages of several roles as one transaction
 version_added: "0.2.0"
 author: gpuhost contributors (!UNKNOWN)
 description:
-  - Returns the options of M(gpuhost.stack.apt_transaction) that these roles list in their C(vars/main.yml), in the
+  - Returns the options of M(gpuhost.stack.package_transaction) that these roles list in their C(vars/main.yml), in the
     order of the roles and without duplicates, so that apt sees every conflict before the first change.
 options:
   _terms:
@@ -21,7 +21,7 @@ options:
 
 EXAMPLES = r"""
 - name: Install cuDNN and NCCL in one transaction
-  gpuhost.stack.apt_transaction:
+  gpuhost.stack.package_transaction:
     request: "{{ lookup('gpuhost.stack.role_transaction', 'cudnn', 'nccl') }}"
 """
 

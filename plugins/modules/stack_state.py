@@ -13,7 +13,7 @@ description:
   - Keeps the host's baseline, its verified configuration and what the last complete run left, as JSON files in
     O(directory).
   - Restores packages, holds, files, links and alternatives in one package transaction. Which packages that concerns is
-    in the journal that M(gpuhost.stack.apt_transaction) keeps of every package it changed.
+    in the journal that M(gpuhost.stack.package_transaction) keeps of every package it changed.
 version_added: "0.1.0"
 options:
   action:

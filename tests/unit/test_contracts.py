@@ -275,9 +275,8 @@ def test_what_is_for_root_alone_is_a_secret():
 
 
 def test_each_file_of_tasks_is_part_of_a_playbook():
-    """install_packages_apt.yml is named by a template."""
     text = "".join(path.read_text() for path in PROJECT.glob("playbooks/**/*.yml"))
-    names = {path.name for path in (PROJECT / "playbooks/tasks").glob("*.yml")} - {"install_packages_apt.yml"}
+    names = {path.name for path in (PROJECT / "playbooks/tasks").glob("*.yml")}
     assert {name for name in names if not re.search(rf"_tasks: (tasks/)?{name}$", text, re.M)} == set()
 
 
@@ -297,14 +296,14 @@ def step(task: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("path", "preparation", "packages"),
     [
-        ("playbooks/tasks/install.yml", "nvidia_driver prepare", "install_packages_"),
+        ("playbooks/tasks/install.yml", "nvidia_driver prepare", "install_packages.yml"),
         ("roles/nvidia_driver/tasks/main.yml", "prepare.yml", "install.yml"),
     ],
 )
 def test_nouveau_is_blacklisted_before_packages_build_the_initramfs(path, preparation, packages):
     steps = [step(task) for task in tasks_of(PROJECT / path)]
     (first,) = (number for number, found in enumerate(steps) if found == preparation)
-    (second,) = (number for number, found in enumerate(steps) if found.startswith(packages))
+    (second,) = (number for number, found in enumerate(steps) if found == packages)
     assert first < second
     (task,) = (
         task for task in tasks_of(PROJECT / "roles/nvidia_driver/tasks/prepare.yml") if "gpuhost.stack.apply" in task

@@ -43,7 +43,7 @@ def variables(facts, prefixes):
         "nvidia_driver_kernel_headers": [],
         "nvidia_driver_kernel_compilers": [],
         "telemetry_packages": component.get("packages", []),
-        "__gpu_stack_apt_transaction": {"packages": component.get("packages", [])},
+        "__gpu_stack_transaction": {"packages": component.get("packages", [])},
     }
     return {name: value for name, value in known.items() if name.startswith(prefixes)}
 

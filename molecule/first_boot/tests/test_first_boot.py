@@ -140,7 +140,7 @@ def test_the_headers_of_the_older_kernel_are_installed_and_no_other_kernel(outpu
 @pytest.mark.parametrize(
     ("unit", "holder", "lock", "name", "options"),
     [
-        ("apt-daily-upgrade", "unattended-upgrade", "/var/lib/dpkg/lock", "apt_transaction", {"packages": ["sl"]}),
+        ("apt-daily-upgrade", "unattended-upgrade", "/var/lib/dpkg/lock", "package_transaction", {"packages": ["sl"]}),
         ("apt-daily", "apt-get", "/var/lib/apt/lists/lock", "apt_update", {}),
     ],
 )

@@ -34,7 +34,7 @@ class File(NamedTuple):
 
 
 class Role(NamedTuple):
-    """What a role lists, as templates, and the variables that these need; transaction: options of apt_transaction."""
+    """What a role lists, as templates, and the variables that these need; transaction: the options of one."""
 
     files: list[File]
     transaction: dict[str, Any]

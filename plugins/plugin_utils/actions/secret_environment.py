@@ -21,7 +21,7 @@ MODULES = frozenset(
     for name in (
         "apt_components",
         "apt_source",
-        "apt_transaction",
+        "package_transaction",
         "apt_update",
         "gpu_probe",
         "openpgp_key",

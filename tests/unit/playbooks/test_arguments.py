@@ -24,7 +24,7 @@ ELSEWHERE = {
     "_preflight.yml: List the hosts to refuse": "test_refused_hosts.py",
     "_preflight.yml: Refuse this host, or leave it unchanged because another host is refused": "test_refused_hosts.py",
     "tasks/decide_trainings.yml: Decide what to train": "test_guards.py",
-    "tasks/install_packages_apt.yml: Simulate, download and install the planned packages": "test_group_vars.py",
+    "tasks/install_packages.yml: Simulate, download and install the planned packages": "test_group_vars.py",
     "tasks/roll_back.yml: Fail without a rollback": "test_training_rollback.py",
     "tasks/change_and_verify.yml: Set why the host failed, and whether its change is at fault": "test_fleet.py",
     "tasks/spare_host.yml: List the failed changes, and see whether this is the first batch": "test_fleet.py",

@@ -158,7 +158,7 @@ TABLE: Mapping[str, Rows] = {
             for value in (False, "false")
         ),
     ],
-    "tasks/install_packages_apt.yml: Enable the archive's components that contain the packages": [
+    "tasks/install_packages.yml: Enable the archive's components that contain the packages": [
         ({"__gpu_stack_apt_components": ["non-free"]}, True),
         ({"__gpu_stack_apt_components": []}, False),
     ],

@@ -19,7 +19,7 @@ from tests.unit.plugin_utils.planning.planning_cases import PLANNED, planned
 PROJECT = rendering.PLAYBOOKS.parent
 INPUTS = list(role_inputs.inputs())
 OTHERS = (
-    "__gpu_stack_apt_transaction",
+    "__gpu_stack_transaction",
     "__gpu_stack_apt_components",
     "__gpu_stack_reinstall",
     "gpu_stack_left_out",

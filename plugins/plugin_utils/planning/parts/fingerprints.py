@@ -28,7 +28,7 @@ KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compile
 RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 
 _LEFT_BY_EDITORS = re.compile(r"\..*|.*(~|\.swp|\.pyc)")
-TRANSACTION = "__gpu_stack_apt_transaction"
+TRANSACTION = "__gpu_stack_transaction"
 _DESIRED = ("packages", "helpers", "pins")  # of its options: what is to be installed, whatever was before
 
 

@@ -1,4 +1,4 @@
-"""The progress of a job for people, on lines that apt wrote; action/test_apt_transaction.py runs jobs."""
+"""The progress of a job for people, on lines that apt wrote; action/test_package_transaction.py runs jobs."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def removed(found: PlanDiff, name: str) -> list[str]:
 
 
 def purged(found: PlanDiff, name: str, installed: list[str]) -> list[str]:
-    """The packages that `replaces` makes apt purge, as apt_transaction reads it."""
+    """The packages that `replaces` makes apt purge, as package_transaction reads it."""
     names = [spec.split("=")[0] for spec in installed]
     return sorted(n for n in names if any(re.fullmatch(pattern, n) for pattern in found.removals[name].replaces))
 

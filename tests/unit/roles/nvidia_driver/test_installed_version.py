@@ -10,7 +10,7 @@ import yaml
 from tests.unit.ansible_runs import run_play
 
 PROJECT = Path(__file__).resolve().parents[4]
-TASKS = yaml.safe_load((PROJECT / "roles/nvidia_driver/tasks/install_apt.yml").read_text())
+TASKS = yaml.safe_load((PROJECT / "roles/nvidia_driver/tasks/install_packages.yml").read_text())
 # Versions of Debian's archives: trixie has one daemon for its 550 and its 535, bookworm one for its 535 and its 470.
 TRIXIE = {
     "nvidia-tesla-535-kernel-dkms": "535.274.02-1~deb13u1",

@@ -117,7 +117,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         {"nvidia_driver"},
     ),
     "what the transaction gets, for which a revision is raised": (
-        write("playbooks/tasks/install_packages_apt.yml"),
+        write("playbooks/tasks/install_packages.yml"),
         NOTHING,
     ),
 }

@@ -22,7 +22,7 @@ from tests.unit.plugin_utils.planning.preflight_cases import (
 TRANSACTION = {
     "path": "/var/lib/gpuhost/transaction.lock",
     "pid": 900,
-    "command": "python3 AnsiballZ_apt_transaction.py",
+    "command": "python3 AnsiballZ_package_transaction.py",
 }
 # As transaction_lock.py writes it.
 ENDED = {"what": "the installation of packages", "changes": 12, "failed": None, "ended": "2026-11-22T10:00:00Z"}

@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Run the module apt_transaction as a job of the host, where something remains to be done."""
+"""Run the module package_transaction as a job of the host, where something remains to be done."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.host_job import HostJobAction, transaction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
 
-MODULE = "gpuhost.stack.apt_transaction"
+MODULE = "gpuhost.stack.package_transaction"
 
 
 class ActionModule(HostJobAction):
-    """The action `gpuhost.stack.apt_transaction`."""
+    """The action `gpuhost.stack.package_transaction`."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the module's result; called by Ansible."""

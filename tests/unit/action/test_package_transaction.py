@@ -1,4 +1,4 @@
-"""apt_transaction in ansible-playbook on this machine: real dpkg database, programs of apt that are scripts."""
+"""package_transaction in ansible-playbook on this machine: real dpkg database, programs of apt that are scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.module_utils.real_dpkg import needs_dpkg
 from tests.unit.processes import is_running
 
 pytestmark = needs_dpkg
-MODULE = "gpuhost.stack.apt_transaction"
+MODULE = "gpuhost.stack.package_transaction"
 ABSENT = "gpuhost-test-absent"  # a package that dpkg never has: the transaction is not met, before and after it
 # Writes progress as apt does (tests/fixtures/apt_transaction/status-fd.txt) and works until `go` exists.
 APT_GET = """

@@ -2,13 +2,13 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Install exact package versions in one apt transaction and hold them. Runs on the managed host."""
+"""Install exact package versions in one transaction and hold them. Runs on the managed host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: apt_transaction
-short_description: Install exact package versions in one apt transaction, simulated first, undone when it fails
+module: package_transaction
+short_description: Install exact package versions in one transaction, simulated first, undone when it fails
 description:
   - Brings all packages to the given versions, up or down, in a single transaction. Holds that this module has set, by
     its journal, do not prevent that and are set again afterwards.
@@ -156,7 +156,7 @@ author: gpuhost contributors (!UNKNOWN)
 
 EXAMPLES = r"""
 - name: Install NCCL and its headers
-  gpuhost.stack.apt_transaction:
+  gpuhost.stack.package_transaction:
     packages: "{{ nccl_packages }}"
 """
 
