@@ -124,6 +124,12 @@ DAMAGES = [
         default=True,
     ),
     Damage(
+        "persistenced's link points elsewhere",
+        "ln -sfn /bin/true /etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service",
+        "nvidia_driver",
+        "is /bin/true",
+    ),
+    Damage(
         "fabric manager disabled",
         "systemctl disable --now nvidia-fabricmanager",
         "nvidia_driver",
@@ -197,7 +203,15 @@ DAMAGES = [
 
 
 # Damages that one run repairs together; those of one thing are not combined, as the second would hide the first.
-_THINGS = ("$CUDA", "$LIB/libnccl", "libcudnn", "/cuda", "/usr/local/cuda", "nvidia-driver-pinning")
+_THINGS = (
+    "$CUDA",
+    "$LIB/libnccl",
+    "libcudnn",
+    "/cuda",
+    "/usr/local/cuda",
+    "nvidia-driver-pinning",
+    "nvidia-persistenced",
+)
 
 
 def thing(row: Damage) -> str:

@@ -12,18 +12,18 @@ short_description: Record the state of a GPU host and restore it
 description:
   - Keeps the host's baseline, its verified configuration and what the last complete run left, as JSON files in
     O(directory).
-  - Restores packages, holds, files, links and alternatives in one package transaction. Which packages that concerns is
-    in the journal that M(gpuhost.stack.package_transaction) keeps of every package it changed.
+  - Restores packages, holds, files, links, alternatives and services in one package transaction. Which packages that
+    concerns is in the journal that M(gpuhost.stack.package_transaction) keeps of every package it changed.
 version_added: "0.1.0"
 options:
   action:
     description:
-      - V(record_baseline) records O(files), the directories above them and O(alternatives) before the first change of a
-        host; what is in the baseline already keeps its recorded state. That O(parts) are about to be changed is
-        recorded, with what differs of them before that, and the change is recorded as pending.
-      - V(record_verified) records O(plan), packages with their versions and holds, O(files) and O(alternatives) as the
-        verified configuration, with O(evidence). The one before it becomes the previous one, and package files that
-        neither needs are removed. No change is pending any more.
+      - V(record_baseline) records O(resources), and the directories above files, before the first change of a host;
+        what is in the baseline already keeps its recorded state. That O(parts) are about to be changed is recorded,
+        with what differs of them before that, and the change is recorded as pending.
+      - V(record_verified) records O(plan), packages with their versions and holds, and O(resources) as the verified
+        configuration, with O(evidence). The one before it becomes the previous one, and package files that neither
+        needs are removed. No change is pending any more.
       - V(record_applied) records, at the end of a complete run, the state of each of O(parts), so that the next run
         detects what has changed since. It fails where damage is left that is not in O(accepted), or a package in
         O(repaired) is still damaged.
@@ -68,27 +68,18 @@ options:
     type: list
     elements: str
     default: []
-  files:
-    description: Absolute paths of all files and links that the roles may write.
-    type: list
-    elements: path
-    default: []
-  secrets:
+  resources:
     description:
-      - Of O(files), those of which the verified configuration has a digest. The baseline alone has their content, so
-        that no rollback brings back an earlier password or key.
-    type: list
-    elements: path
-    default: []
-  alternatives:
-    description: Names of the alternatives that the roles may set, such as V(cuda).
-    type: list
-    elements: str
-    default: []
+      - What the roles may change and a rollback restores, by kind, as in C(playbooks/group_vars/all/managed.yml).
+        C(files) and C(environments) are absolute paths of files and links, C(alternatives) and C(services) names.
+      - Of the C(files) that are C(secrets), too, the verified configuration has a digest. The baseline alone has their
+        content, so that no rollback brings back an earlier password or key.
+    type: dict
+    default: {}
   own_folders:
     description:
-      - Directories that O(to=baseline) removes with all their content. Others above O(files), which were missing in the
-        baseline, it removes where they are empty.
+      - Directories that O(to=baseline) removes with all their content. Others above files of O(resources), which were
+        missing in the baseline, it removes where they are empty.
     type: list
     elements: path
     default: []
@@ -180,9 +171,7 @@ class Options:
     parts: Dict[str, Any] = option({})
     repaired: List[str] = option([])
     accepted: List[str] = option([])
-    files: List[str] = option([], elements="path")
-    secrets: List[str] = option([], elements="path", no_log=False)
-    alternatives: List[str] = option([])
+    resources: Dict[str, Any] = option({})
     own_folders: List[str] = option([], elements="path")
     directory: str = option("/var/lib/gpuhost", type="path")
     lock_timeout: int = 600
@@ -214,25 +203,15 @@ def record_baseline(module: AnsibleModule, options: Options, _packages: PackageM
     if not module.check_mode:
         recording.record_pending(options.directory)
         applied.begin(options.directory, {name: part["fingerprint"] for name, part in options.parts.items()})
-    return {
-        "changed": recording.record_baseline(options.directory, options.files, options.alternatives, module.check_mode)
-    }
+    return {"changed": recording.record_baseline(options.directory, options.resources, module.check_mode)}
 
 
 def record_verified(module: AnsibleModule, options: Options, packages: PackageManager) -> dict[str, Any]:
     """Record the verified configuration."""
-    return {
-        "changed": recording.record_verified(
-            options.directory,
-            packages,
-            options.plan,
-            options.files,
-            options.alternatives,
-            options.evidence,
-            module.check_mode,
-            options.secrets,
-        )
-    }
+    changed = recording.record_verified(
+        options.directory, packages, options.plan, options.resources, options.evidence, module.check_mode
+    )
+    return {"changed": changed}
 
 
 def record_applied(module: AnsibleModule, options: Options, _packages: PackageManager) -> dict[str, Any]:

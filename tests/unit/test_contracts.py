@@ -18,6 +18,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import service
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 
@@ -247,6 +248,8 @@ def test_what_roles_write_is_restored_by_a_rollback_or_removed_by_teardown():
         for kind in ("files", "environments")
         for path in part.get(kind, [])
     }
+    services = {name for part in rendering.managed().values() for name in part.get("services", ())}
+    known |= {f"{service.WANTS}{name}.service" for name in services}
     written = set()
     for role in (role.name for role in ROLES):
         for user in ("tensorflow_env", "pytorch_env") if role == "framework_env" else (role,):

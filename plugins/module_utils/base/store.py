@@ -4,8 +4,9 @@
 
 /var/lib/gpuhost (the directory of the module stack_state):
 
-baseline.json   the host before gpuhost: {"files": {path: state}, "folders": {path: whether it existed}}
-verified.json   the last verified configuration: {"plan", "packages", "files", "alternatives", "evidence", "applied"}
+baseline.json   the host before gpuhost: {"files", "alternatives", "services", "folders": {path: whether it existed}}
+verified.json   the last verified configuration: {"plan", "packages", "evidence", "applied"} and, as in the baseline,
+                  the {key: state} of each kind of resource that a rollback restores (resources/kinds.py)
 previous.json   the verified configuration before that one, in the same form
 journal.json    each package that a transaction changed, as it was before its first change: {"packages": {name: state}}
 applied.json    what the last complete run left, part by part, and what a later one began to change (applied.py)
@@ -26,8 +27,8 @@ effects.json    what has to run because a file has changed: {"waiting"} (resourc
 packages/       the .deb files of the verified and the previous configuration
 
 The state of a package is {"version", "held", "auto"}, or None where it was not installed; that of a file is what
-`resources/file.py` returns, of a secret without its content outside of the baseline, that of an alternative what
-`resources/alternative.py` returns. The evidence is what verified the configuration, as verification/verdict.py on the
+`resources/file.py` returns, of a secret without its content outside of the baseline, that of another kind what its
+module returns. The evidence is what verified the configuration, as verification/verdict.py on the
 controller composes it: {"at", "stack", "checks", "trainings"}; `applied` is the content of applied.json and, packed, of
 listings.json at that time. Records of earlier versions have neither. Times are UTC, as NOW formats them.
 Runs on the managed host.

@@ -8,7 +8,13 @@ import os
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
+    Host,
+    Kind,
+    Restoration,
+    States,
+    Watch,
+)
 
 RECORDS = "/var/lib/dpkg/alternatives"
 LINKS = "/etc/alternatives"
@@ -19,9 +25,19 @@ class Alternative(Kind):
 
     name = title = "alternative"
     watches = ("alternatives",)
+    record = "alternatives"
+    follows_packages = True
 
     def read(self, host: Host, watch: Watch) -> States:
         return {name: read(host.root, name) for name in watch.get("alternatives") or ()}
+
+    def write(self, work: Restoration, wanted: States) -> list[str]:
+        """Set what the packages have changed; one that was or is unknown is left alone."""
+        found = {name: read(work.host.root, name) for name in wanted}
+        differing = [name for name, now in found.items() if None not in (wanted[name], now) and now != wanted[name]]
+        for name in differing if not work.check else ():
+            work.run(set_command(name, wanted[name]))
+        return ["%s points to %s" % (name, wanted[name]["value"]) for name in differing]
 
 
 class AlternativeLink(Kind):

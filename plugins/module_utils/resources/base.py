@@ -3,16 +3,18 @@
 """What the kinds of resources share: how two states of one are compared, and what a person reads of it.
 
 A resource is a thing that a part of the stack manages: a file, a package, a service. Its kind is one module of this
-directory, which alone knows how it is read, which differences are damage, and how they are repaired. A state is JSON,
-and None where there is nothing. Runs on the managed host.
+directory, which alone knows how it is read, which differences are damage, and how it is repaired and restored. A state
+is JSON, and None where there is nothing. Runs on the managed host.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, Iterable, Iterator, Mapping, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects, RunCommand
 
 NAMED = 3  # how many damaged files a message names
 
@@ -55,6 +57,32 @@ class Difference(NamedTuple):
     repairs: Repairs
 
 
+@dataclasses.dataclass
+class Restoration:
+    """A rollback, as the kinds take part in it; with `check` nothing is changed.
+
+    run_command: AnsibleModule's. effects: what has to follow, recorded before the change. packages: the states that the
+    one transaction brings packages to. warnings: what is not restored, a sentence each.
+    """
+
+    host: Host
+    run_command: RunCommand
+    effects: Effects
+    check: bool
+    packages: States = dataclasses.field(default_factory=dict)
+    warnings: list[str] = dataclasses.field(default_factory=list)
+
+    def run(self, command: list[str]) -> None:
+        """Run a command. Raise ValueError if it fails: fail_json would leave no record of the transaction's result."""
+        rc, _out, err = self.run_command(command)
+        if rc:
+            raise ValueError("`%s` failed with status %d: %s" % (" ".join(command), rc, err.strip()))
+
+    def warn(self, text: str) -> None:
+        """Add a warning, once."""
+        self.warnings += [text] if text not in self.warnings else []
+
+
 class Kind:
     """A kind of resource. The defaults are those of something that only gpuhost changes, and that its role repairs."""
 
@@ -63,6 +91,8 @@ class Kind:
     watches: tuple[str, ...]  # what it reads of what is watched
     is_long = False  # whether its states are recorded apart, as seldom read texts of thousands of lines
     is_foreign = False  # a setting of others, which no run of gpuhost brings into a damaged state
+    record = ""  # the name of its states in the baseline and the verified configuration, "" for what is not restored
+    follows_packages = False  # whether it is restored after the packages alone, which bring it
 
     def read(self, host: Host, watch: Watch) -> States:
         """Return the present states of what is watched."""
@@ -95,9 +125,35 @@ class Kind:
         is_left = begun.same_inputs and key in begun.states and begun.states[key] == now
         return self.text(key, wanted, now) if is_left else ""
 
+    def contents(self, host: Host, watch: Watch) -> dict[str, dict[str, str]]:
+        """Return {key: {path: what is wrong}} of the content of files, which `read` does not look into."""
+        return {}
+
+    def unanswered(self, states: States) -> str:
+        """Return why the states are not known, "" where they are."""
+        return ""
+
     def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
         """Return what roles need to know for the repair."""
         return Repairs()
+
+    def capture(self, host: Host, watch: Watch, secrets: bool) -> States:
+        """Return the states for a record, of which `write` restores; secrets: with the content of secret ones."""
+        return self.read(host, watch)
+
+    def is_same(self, before: States, now: States) -> bool:
+        """Return whether records are of the same host; a release may record more than the one before it."""
+        return all(before[key] == now[key] for key in before.keys() & now.keys())
+
+    def write(self, work: Restoration, wanted: States) -> list[str]:
+        """Bring resources into captured states; return what differed, as text. Raise ValueError where that fails.
+
+        Before the packages change, and again after it, as their scripts may have changed it back.
+        """
+        raise NotImplementedError
+
+    def reinstate(self, host: Host, watch: Watch, resources: Dict[str, States]) -> None:
+        """Put what restoring leaves in another state than recorded into `resources`, the recorded ones of a part."""
 
     def name_of(self, key: str) -> str:
         """Return the name of a resource."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import csv
 import os
-from typing import Any, Mapping
+from typing import Any, Dict, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import digests, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
@@ -34,6 +34,15 @@ class Environment(Kind):
             found[path] = None if files.resolve(host.root, path) is None else {"link": target}
         return found
 
+    def reinstate(self, host: Host, watch: Watch, resources: Dict[str, States]) -> None:
+        """Take a whole environment, which a rollback leaves in use, for the damaged one that it replaces."""
+        for path in watch.get("environments") or ():
+            old, new = target(resources, path), files.resolve(host.root, path)
+            if old and new and old != new and replaces(host.root, new, old):
+                resources[Tree.name].pop(old, None)
+                for kind in (self, Tree()):
+                    resources[kind.name].update(kind.read(host, {"environments": [path]}))
+
 
 class Tree(listing.Listing):
     """The files of an environment, or of another directory."""
@@ -45,6 +54,11 @@ class Tree(listing.Listing):
         targets = [files.resolve(host.root, path) for path in watch.get("environments") or ()]
         paths = [*filter(None, targets), *(watch.get("trees") or ())]
         return {path: listing.of_tree(host.root, path) for path in paths}
+
+    def contents(self, host: Host, watch: Watch) -> dict[str, dict[str, str]]:
+        paths = (*(watch.get("environments") or ()), *(watch.get("trees") or ()))
+        targets = [files.resolve(host.root, path) or path for path in paths]
+        return {target: of_environment(host.root, target) for target in targets}
 
     def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
         return Repairs(environments=(key,))

@@ -18,7 +18,13 @@ from dataclasses import dataclass
 from typing import Any, Container, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
+    Host,
+    Kind,
+    Restoration,
+    States,
+    Watch,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
 
 DIRECTORY = "folder"
@@ -29,6 +35,7 @@ class File(Kind):
 
     name = title = "file"
     watches = ("files",)
+    record = "files"
 
     def read(self, host: Host, watch: Watch) -> States:
         return {path: _digested(files.under(host.root, path)) for path in watch.get("files") or ()}
@@ -41,6 +48,26 @@ class File(Kind):
         if wanted and now and states[0] == states[1]:
             return "%s has another content" % self.name_of(key)
         return super().text(key, *states)
+
+    def capture(self, host: Host, watch: Watch, secrets: bool) -> States:
+        """Return the states of files, and of the links to environments; without `secrets` these have a digest."""
+        hidden = () if secrets else watch.get("secrets") or ()
+        found: States = {}
+        for path in (*(watch.get("files") or ()), *(watch.get("environments") or ())):
+            whole = os.path.expanduser(os.path.expandvars(path))  # as Ansible's modules read a path
+            state = capture(files.under(host.root, whole))
+            found[whole] = without_content(state) if path in hidden else state
+        return found
+
+    def is_same(self, before: States, now: States) -> bool:
+        """Return whether records are of the same host; of an earlier release one has the content of a secret."""
+        bare = [{path: without_content(state) for path, state in states.items()} for states in (before, now)]
+        return super().is_same(*bare)
+
+    def write(self, work: Restoration, wanted: States) -> list[str]:
+        for path in lost_secrets(wanted):
+            work.warn("%s is a secret, of which no content is recorded: it stays as it is" % path)
+        return restore(wanted, work.effects, work.check)
 
 
 def _digested(path: str) -> dict[str, Any] | None:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of resources, and the comparison of two lists of them. Runs on the managed host.
 
-A configuration is {kind: {key: state}}.
+A configuration is {kind: {key: state}}. The baseline and the verified configuration are records, {name: {key: captured
+state}} by `Kind.record`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base impor
     Difference,
     Host,
     Kind,
+    Restoration,
     States,
     Watch,
 )
@@ -26,7 +28,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.resources.foreign_se
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.linker_cache import LinkerCache
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.nvidia_module import Loaded, Modules, Nouveau
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.package import Package, PackageFiles
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.service import Service
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.service import (
+    Service,
+    ServiceLink,
+)
 
 KINDS: tuple[Kind, ...] = (
     File(),
@@ -37,6 +42,7 @@ KINDS: tuple[Kind, ...] = (
     Package(),
     PackageFiles(),
     Service(),
+    ServiceLink(),
     Loaded(),
     Nouveau(),
     Modules(),
@@ -81,3 +87,40 @@ def found(wanted: Configuration, now: Configuration) -> Configuration:
     """Return what is to be known later of the states that differ when a run begins."""
     states = {kind.name: kind.found(wanted.get(kind.name) or {}, now.get(kind.name) or {}) for kind in KINDS}
     return {name: differing for name, differing in states.items() if differing}
+
+
+def unanswered(configuration: Configuration) -> str:
+    """Return why the state of something is not known, "" where that of everything is."""
+    return next(filter(None, (kind.unanswered(configuration.get(kind.name) or {}) for kind in KINDS)), "")
+
+
+def damaged_contents(host: Host, watch: Watch) -> list[tuple[Kind, str, dict[str, str]]]:
+    """Return the kind, key and {path: what is wrong} of everything of which the content of files is damaged."""
+    found = [(kind, key, wrong) for kind in KINDS for key, wrong in kind.contents(host, watch).items()]
+    return [each for each in found if each[2]]
+
+
+# Records ----------------------------------------------------------------------------------------------------------
+
+
+def capture(host: Host, watch: Watch, secrets: bool) -> dict[str, States]:
+    """Return the record of everything in `watch` that can be restored; secrets: with the content of secret files."""
+    return {kind.record: kind.capture(host, watch, secrets) for kind in KINDS if kind.record}
+
+
+def is_same(before: Mapping[str, States], now: Mapping[str, States]) -> bool:
+    """Return whether records are of the same host."""
+    kinds = [kind for kind in KINDS if kind.record in before]
+    return all(kind.is_same(before[kind.record], now[kind.record]) for kind in kinds)
+
+
+def restore(record: Mapping[str, States], work: Restoration, follows_packages: bool = False) -> list[str]:
+    """Bring what is recorded into its states, before or after the package transaction; return what differed."""
+    kinds = [kind for kind in KINDS if kind.record in record and (follows_packages or not kind.follows_packages)]
+    return [change for kind in kinds for change in kind.write(work, record[kind.record])]
+
+
+def reinstate(host: Host, watch: Watch, resources: Configuration) -> None:
+    """Bring the recorded states of a part to those in which restoring it leaves them."""
+    for kind in KINDS:
+        kind.reinstate(host, watch, resources)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Iterable
+from typing import Any, Dict, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
@@ -80,6 +80,11 @@ class Modules(Kind):
         if now == NONE and wanted in (None, NONE):
             return "%s: none, others have some" % self.name_of(key)
         return super().text(key, wanted, now)
+
+    def reinstate(self, host: Host, watch: Watch, resources: Dict[str, States]) -> None:
+        """Take the modules that a rollback has built again, with another time."""
+        recorded, built = resources.get(self.name) or {}, self.read(host, watch)
+        recorded.update((kernel, now) for kernel, now in built.items() if kernel in recorded and now != NONE)
 
     def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
         """Return the held packages that build the modules, or contain them."""

@@ -10,7 +10,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import R
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import listing
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
+    Host,
+    Kind,
+    Restoration,
+    States,
+    Watch,
+)
 
 
 class Package(Kind):
@@ -18,6 +24,7 @@ class Package(Kind):
 
     name = title = "package"
     watches = ("packages", "exact_packages")
+    record = "packages"
 
     def read(self, host: Host, watch: Watch) -> States:
         found = _watched(host, watch)
@@ -28,6 +35,15 @@ class Package(Kind):
         if key in (watch.get("exact_packages") or ()):
             return True
         return bool(wanted and wanted["held"]) and not (now and now["held"] and now["status"] == wanted["status"])
+
+    def is_same(self, before: States, now: States) -> bool:
+        """Return whether records are of the same host: they have what transactions changed."""
+        return before == now
+
+    def write(self, work: Restoration, wanted: States) -> list[str]:
+        """Add packages to the one transaction, which alone simulates, refuses and reports."""
+        work.packages.update(wanted)
+        return []
 
 
 class PackageFiles(listing.Listing):
@@ -42,6 +58,10 @@ class PackageFiles(listing.Listing):
             "%s=%s" % (name, found[name].version): listing.of_package(host.root, name)
             for name in managed(found, watch.get("exact_packages") or ())
         }
+
+    def contents(self, host: Host, watch: Watch) -> dict[str, dict[str, str]]:
+        found = managed(_watched(host, watch), watch.get("exact_packages") or ())
+        return {name: database(host.root).damage(name) for name in found}
 
     def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
         return Repairs(packages=(key.partition("=")[0],))

@@ -4,13 +4,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Iterable, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import file
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
+    Host,
+    Kind,
+    Restoration,
+    States,
+    Watch,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import UNITS
 
 SYSTEMCTL_TIMEOUT = 60
+WANTS = UNITS + "multi-user.target.wants/"
 UNANSWERED, UNKNOWN = "unanswered", "unknown"
 
 
@@ -43,13 +52,50 @@ class Service(Kind):
         is_known = not isinstance(now, dict) or not (UNANSWERED in now or UNKNOWN in now)
         return is_known and bool(wanted and wanted.get("enabled") == "enabled")
 
+    def unanswered(self, states: States) -> str:
+        """Return how systemctl failed to answer."""
+        return next((state[UNANSWERED] for state in states.values() if UNANSWERED in state), "")
+
     def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
         return Repairs(services=(key,) if wanted and wanted.get("enabled") == "enabled" else ())
 
 
-def unanswered(states: States) -> str:
-    """Return how systemctl failed to answer, "" where it answered."""
-    return next((state[UNANSWERED] for state in states.values() if UNANSWERED in state), "")
+class ServiceLink(Kind):
+    """The link by which multi-user.target wants a service: for systemd its name enables that, wherever it points.
+
+    The packages of a service make and remove it, too. A service that somebody has masked stays masked.
+    """
+
+    name, title = "service_link", "link that enables"
+    watches = ("services",)
+    record = "services"
+    follows_packages = True
+
+    def read(self, host: Host, watch: Watch) -> States:
+        found = self.capture(host, watch, secrets=False)
+        return {name: state and state.get("target", "no link") for name, state in found.items()}
+
+    def differing(self, wanted: States, now: States) -> Iterable[str]:
+        """Return the keys of what differs; records of earlier releases have none."""
+        return [key for key in sorted(set(wanted) & set(now)) if wanted[key] != now[key]]
+
+    def is_damage(self, key: str, wanted: Any, now: Any, watch: Watch) -> bool:
+        return wanted is not None
+
+    def repairs(self, host: Host, key: str, wanted: Any, now: Any) -> Repairs:
+        return Repairs(services=(key,) if wanted else ())
+
+    def capture(self, host: Host, watch: Watch, secrets: bool) -> States:
+        return {name: file.capture(_wants(host, name)) for name in watch.get("services") or ()}
+
+    def write(self, work: Restoration, wanted: States) -> list[str]:
+        return file.restore(
+            {_wants(work.host, name): state for name, state in wanted.items()}, work.effects, work.check
+        )
+
+
+def _wants(host: Host, name: str) -> str:
+    return files.under(host.root, "%s%s.service" % (WANTS, name))
 
 
 def _tells(units: list[dict[str, str]], names: Sequence[str]) -> bool:

@@ -29,13 +29,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command,
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources import (
-    environment,
-    kinds,
-    nvidia_module,
-    package,
-    service,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kinds
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Difference, Host, Watch, name_files
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.kinds import KINDS, Configuration
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
@@ -84,7 +78,7 @@ def record(
     host = Host(root, run)
     observed = {name: dict(part, resources=kinds.read(root, part["watch"], run)) for name, part in parts.items()}
     for part in observed.values():
-        if answer := service.unanswered(part["resources"].get("service") or {}):
+        if answer := kinds.unanswered(part["resources"]):
             raise ValueError(answer)  # the present state is not known, and must not become the recorded one
     names = set(accepted)
     left: dict[str, str] = {}
@@ -198,7 +192,8 @@ def _compare(
         is_open = content is None if part_of is None else doubted or part_of.begun is not None
         if contents or is_open:
             of_part = part_of.watch if part_of else watch
-            compared = _with_contents(root, found.get(name) or AppliedPart(), name, of_part, place, names)
+            of_part = with_journal(place, of_part) if name == PACKAGES else of_part
+            compared = _with_contents(host, found.get(name) or AppliedPart(), of_part, names)
             if name in found or compared.changed or compared.accepted:
                 found[name] = compared
     return found
@@ -213,7 +208,7 @@ def _failed_since(place: str) -> bool:
     return os.stat(names[0]).st_mtime_ns > os.stat(names[1]).st_mtime_ns
 
 
-def with_journal(directory: str, watch: dict[str, Any]) -> dict[str, Any]:
+def with_journal(directory: str, watch: Watch) -> dict[str, Any]:
     """Return what the part `packages` watches, with every package that a transaction changed."""
     return dict(watch, packages=sorted(set(watch.get("packages") or []) | set(store.journal(directory))))
 
@@ -246,21 +241,9 @@ def reinstate(directory: str, parts: Parts, root: str = "/", run: Run = command.
     """Record parts of a snapshot again, after what they describe was restored.
 
     keep_doubt: nothing had to be restored, so that a check which failed may fail again: what was doubted stays so.
-    Restoring builds kernel modules again, and leaves a whole environment in use that replaces a damaged one.
     """
     for part in parts.values():
-        resources, watch = part["resources"], part["watch"]
-        modules = resources.get("modules") or {}
-        built = kinds.read(root, {"modules": watch.get("modules")}, run).get("modules") or {}
-        modules.update(
-            (kernel, now) for kernel, now in built.items() if kernel in modules and now != nvidia_module.NONE
-        )
-        for path in watch.get("environments") or ():
-            old, new = environment.target(resources, path), files.resolve(root, path)
-            if old and new and old != new and environment.replaces(root, new, old):
-                resources["tree"].pop(old, None)
-                for name, states in kinds.read(root, {"environments": [path]}, run).items():
-                    resources[name].update(states)
+        kinds.reinstate(Host(root, run), part["watch"], part["resources"])
     doubted = keep_doubt and bool((_content(directory) or {}).get("doubted"))
     _write(directory, parts)
     if doubted:
@@ -334,29 +317,16 @@ def _keep_expected(now: Configuration, expected: Configuration, accepted: Differ
         states.pop(accepted.key, None)
 
 
-def _with_contents(
-    root: str, part: AppliedPart, name: str, watch: Watch, directory: str, accepted: Iterable[str]
-) -> AppliedPart:
-    """Return a part with what differs in the content of its packages and environments."""
-    wrong = []
-    if name == PACKAGES:
-        names = sorted({*(watch.get("packages") or ()), *store.journal(directory)})
-        for managed in package.managed(database(root).read(names), watch.get("exact_packages") or ()):
-            wrong.append((managed, database(root).damage(managed)))
-    for path in (*(watch.get("environments") or ()), *(watch.get("trees") or ())):
-        target = files.resolve(root, path) or path
-        wrong.append((target, environment.of_environment(root, target)))
-    texts = {thing: name_files(CONTENT + thing, paths) for thing, paths in wrong if paths}
-    left = {thing: text for thing, text in texts.items() if CONTENT + thing not in accepted}
-    kept = {CONTENT + thing: text for thing, text in texts.items() if thing not in left}
-    damaged = Repairs(
-        packages=tuple(thing for thing in left if not thing.startswith("/")),
-        environments=tuple(thing for thing in left if thing.startswith("/")),
-    )
+def _with_contents(host: Host, part: AppliedPart, watch: Watch, accepted: Iterable[str]) -> AppliedPart:
+    """Return a part with what differs in the content of its files."""
+    wrong = kinds.damaged_contents(host, watch)
+    texts = {CONTENT + key: name_files(CONTENT + key, paths) for _kind, key, paths in wrong}
+    left = {name: text for name, text in texts.items() if name not in accepted}
+    repairs = [kind.repairs(host, key, None, None) for kind, key, _paths in wrong if CONTENT + key in left]
     return replace(
         part,
         changed=(*part.changed, *left.values()),
-        damage={**part.damage, **{CONTENT + thing: text for thing, text in left.items()}},
-        accepted={**part.accepted, **kept},
-        repairs=Repairs.merged([part.repairs, damaged]),
+        damage={**part.damage, **left},
+        accepted={**part.accepted, **{name: text for name, text in texts.items() if name not in left}},
+        repairs=Repairs.merged([part.repairs, *repairs]),
     )

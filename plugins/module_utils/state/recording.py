@@ -9,35 +9,38 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Container, Iterable
+from typing import Any, Iterable, Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageManager
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, file
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kinds
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Watch
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result
 
+HOST = Host("/", command.run)
 FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
 
 
-def record_baseline(directory: str, paths: list[str], names: Iterable[str] = (), check: bool = False) -> bool:
-    """Record files, whether the directories above them exist, and the alternatives `names`, before the first change.
+def record_baseline(directory: str, watch: Watch, check: bool = False) -> bool:
+    """Record what can be restored, and whether the directories above files exist, before the first change.
 
-    What is in the baseline already keeps its recorded state; only what is new to it is added. A baseline of an earlier
-    release has no alternatives, and gets none: those of now may be a change of that release.
+    What is in the baseline already keeps its recorded state; only what is new to it is added. A kind that the release
+    which made the baseline did not record gets no states: those of now may be a change of that release.
     """
-    baseline = store.read(directory, store.BASELINE) or {"files": {}, "folders": {}, "alternatives": {}}
-    chosen = dict(baseline.get("alternatives", {}))
-    links = [name for name in names if "alternatives" in baseline and name not in chosen]
-    chosen.update((name, alternative.read("/", name)) for name in links)
-    files = {path: file.capture(path) for path in paths if path not in baseline["files"]}
-    above = sorted({folder for path in files for folder in _above(path)} - set(baseline["folders"]))
-    folders = {path: os.path.isdir(path) for path in above}
-    if (files or folders or links) and not check:
-        record = {"files": dict(baseline["files"], **files), "folders": dict(baseline["folders"], **folders)}
-        record.update({"alternatives": chosen} if "alternatives" in baseline else {})
-        store.write(directory, store.BASELINE, record)
-    return bool(files or folders or links)
+    now = kinds.capture(HOST, watch, secrets=True)
+    baseline = store.read(directory, store.BASELINE) or {"folders": {}, **{name: {} for name in now}}
+    now = {name: _new(states, baseline[name]) for name, states in now.items() if name in baseline}
+    above = {path: os.path.isdir(path) for path in sorted({path for file in now["files"] for path in _above(file)})}
+    now["folders"] = _new(above, baseline["folders"])
+    if any(now.values()) and not check:
+        new = {name: {**baseline[name], **states} for name, states in now.items()}
+        store.write(directory, store.BASELINE, {**baseline, **new})
+    return any(now.values())
+
+
+def _new(states: Mapping[str, Any], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: state for key, state in states.items() if key not in recorded}
 
 
 def _above(path: str) -> list[str]:
@@ -87,29 +90,21 @@ def record_verified(
     directory: str,
     manager: PackageManager,
     plan: dict[str, Any],
-    paths: list[str],
-    names: list[str],
+    watch: Watch,
     evidence: dict[str, Any] | None = None,
     check: bool = False,
-    secrets: Container[str] = (),
 ) -> bool:
-    """Record the plan, packages, files and alternatives (`names`) as the verified configuration, with its evidence.
+    """Record the plan, packages and all else that can be restored as the verified configuration, with its evidence.
 
-    secrets: the files of which the record has a digest in place of the content.
+    Of files that `watch` has as `secrets`, the record has a digest in place of the content.
 
     The configuration that was verified before becomes the previous one, unless only the plan differs; kept files of
     packages that neither of them installs are removed. The record of the last complete run is kept with it. A change
     is no longer pending. Newer evidence of the same configuration is recorded, but the configuration has not changed.
     """
     before = store.read(directory, store.VERIFIED)
-    now = {
-        "plan": plan,
-        "packages": restore.states(sorted(store.journal(directory)), manager.packages(), manager.automatic()),
-        "files": {
-            path: file.without_content(file.capture(path)) if path in secrets else file.capture(path) for path in paths
-        },
-        "alternatives": {name: alternative.read("/", name) for name in names},
-    }
+    packages = restore.states(sorted(store.journal(directory)), manager.packages(), manager.automatic())
+    now = {**kinds.capture(HOST, watch, secrets=False), "packages": packages, "plan": plan}
     changed = before is None or {name: before.get(name) for name in now} != now
     if not check:
         os.sync()  # what is recorded as verified must survive a power failure
@@ -126,13 +121,9 @@ def record_verified(
 
 
 def _is_same_host(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return whether records are of the same host, whatever their plans are.
-
-    A release may record more files than the one before it, and digests of files of which that recorded the content.
-    """
-    paths = [path for path in before["files"].keys() & now["files"].keys() if not path.startswith(FACTS)]
-    files = [{path: file.without_content(record["files"][path]) for path in paths} for record in (before, now)]
-    return files[0] == files[1] and all(before[name] == now[name] for name in ("packages", "alternatives"))
+    """Return whether records are of the same host, whatever their plans are."""
+    facts = {path: None for path in now["files"] if path.startswith(FACTS)}
+    return kinds.is_same({**before, "files": {**before["files"], **facts}}, {**now, "files": {**now["files"], **facts}})
 
 
 def _versions(record: dict[str, Any]) -> set[tuple[str, str]]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple, Tuple
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files as files_
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction_lock
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import foreign_holds, foreign_unfinished
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError, PackageManager
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, environment, file, listing
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import name_files
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import environment, file, kinds, listing
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Restoration, name_files
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import LDCONFIG, UNITS, Effects
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result
 
@@ -41,17 +41,16 @@ class Rollback:
     """One rollback. `run_command` is AnsibleModule's; with `check` nothing is changed."""
 
     def __init__(self, directory: str, manager: PackageManager, run_command: Any, check: bool = False) -> None:
-        self.directory, self.manager, self.run_command, self.check = directory, manager, run_command, check
-        self.warnings: list[str] = []
-        self.effects = Effects(directory)
+        self.directory, self.manager, self.check = directory, manager, check
+        self.work = Restoration(Host("/", command.run), run_command, Effects(directory), check)
 
     def restore(self, to: str, own_directories: list[str]) -> Restored | None:
         """Restore the record `to` (store.VERIFIED, PREVIOUS or BASELINE); return None where there is none.
 
-        Files come first, as sources and preferences bind what is installed, then packages, the files that these have
-        changed, and the alternatives that they register. `own_directories` are removed with the baseline alone. Where a
-        rollback to another record was interrupted, that one is restored in place of store.VERIFIED; on a host that
-        others set up and that was never verified, FOUND. Raise PackageError or ValueError where packages stay changed.
+        Files come first, as sources and preferences bind what is installed, then packages, and what these have changed
+        or bring, such as alternatives. `own_directories` are removed with the baseline alone. Where a rollback to
+        another record was interrupted, that one is restored in place of store.VERIFIED; on a host that others set up
+        and that was never verified, FOUND. Raise PackageError or ValueError where packages stay changed.
         """
         if to == store.VERIFIED and self._read(to) is None and self._worked():
             to = FOUND
@@ -104,31 +103,28 @@ class Rollback:
             store.write(self.directory, store.RESTORING, {"to": to, "changed": changed})
 
     def _restore(self, record: dict[str, Any], to: str, own_directories: list[str]) -> Restored:
+        # Packages that were first changed after it was written return to their state before that.
+        targets = {**store.journal(self.directory), **record.get("packages", {})}
         if not self.check:
-            if self._targets(record):
+            if targets:
                 self.manager.wait_for_locks()
-                self._refuse_unfinished(record)
+                self._refuse_unfinished(targets)
             applied.begin_all(self.directory)
         parts = applied.restored_parts(record.get("applied"))
         kept = self._damaged_environments(record["files"], parts)
         wanted = dict(record["files"], **{path: file.capture(path) for path in kept})
-        lost = file.lost_secrets(wanted)
-        self.warnings += ["%s is a secret, of which no content is recorded: it stays as it is" % path for path in lost]
         if not self.check and wanted.get(TIMER, "not recorded") is None and os.path.exists(TIMER):
             # Before its unit goes: a timer without one goes on, and is a failed one when it is stopped.
             self._try(["systemctl", "stop", os.path.basename(TIMER)])
-        files = file.restore(wanted, self.effects, self.check)
-        packages = self._packages(record)
-        if packages and not self.check:
-            # What scripts of packages have changed of them, such as a link by which a service is enabled.
-            files += [path for path in file.restore(wanted, self.effects, self.check) if path not in files]
-        changes = files + packages
-        for name, state in record.get("alternatives", {}).items():
-            changes += self._alternative(name, state)
+        configuration = {**record, "files": wanted, "packages": targets}
+        files = kinds.restore(configuration, self.work)
+        packages = self._packages()
+        after = kinds.restore(configuration, self.work, follows_packages=True)
+        changes = list(dict.fromkeys([*files, *packages, *after]))
         # With frameworks alone nothing but links below /opt changes, by a user who may not write the linker's cache.
-        in_etc = any(path.startswith("/etc/") for path in files)
-        if not self.check and (packages or not record["files"] or in_etc or self.effects.waiting):
-            self._refresh(files)
+        in_etc = any(change.startswith("/etc/") for change in changes)
+        if not self.check and (packages or not record["files"] or in_etc or self.work.effects.waiting):
+            self._refresh(changes)
         if to == store.BASELINE:
             shared = [path for path, existed in record.get("folders", {}).items() if not existed]
             changes += file.remove_directories(own_directories, shared, self.check)
@@ -143,7 +139,7 @@ class Rollback:
                 applied.reinstate(self.directory, parts, keep_doubt=not changes)
             store.remove(self.directory, store.PENDING)
         evidence = dict(record.get("evidence") or {})
-        return Restored(record.get("plan"), evidence, to, changes, self.warnings, kept=tuple(kept.values()))
+        return Restored(record.get("plan"), evidence, to, changes, self.work.warnings, kept=tuple(kept.values()))
 
     def _damaged_environments(self, wanted: dict[str, Any], parts: applied.Parts) -> dict[str, str]:
         """Return {link: what is wrong} of environments that are not restored, because a whole one replaces them."""
@@ -165,10 +161,10 @@ class Rollback:
                 found[path] = text % (path, new, name_files(old, wrong))
         return found
 
-    def _refuse_unfinished(self, record: dict[str, Any]) -> None:
+    def _refuse_unfinished(self, targets: dict[str, Any]) -> None:
         """Raise ValueError where packages of others were left unfinished: they would be finished with ours."""
         packages, journal, words = self.manager.packages(), store.journal(self.directory), self.manager.words
-        others = foreign_unfinished(packages, self._targets(record), journal)
+        others = foreign_unfinished(packages, targets, journal)
         if others:
             listed = ", ".join("%s is %s" % (name, packages[name].status) for name in others)
             raise ValueError(
@@ -176,54 +172,35 @@ class Rollback:
                 "First %s." % (words.INTERRUPTED, words.NAME, listed, words.FINISH)
             )
 
-    def _packages(self, record: dict[str, Any]) -> list[str]:
-        """Restore the packages of a record, and those first changed after it was written to their state before that."""
-        targets = self._targets(record)
-        if not targets:
+    def _packages(self) -> list[str]:
+        """Restore the packages that are to be, in one transaction."""
+        if not self.work.packages:
             return []
         if not self.check:
             unfinished = self.manager.recover(self.manager.packages())
-            self.warnings += [unfinished] if unfinished else []
+            self.work.warnings += [unfinished] if unfinished else []
         foreign = foreign_holds(self.manager.packages(), store.journal(self.directory))
-        changes = restore.restore(self.manager, targets, foreign, self.check)
-        self.warnings += self.manager.warnings
+        changes = restore.restore(self.manager, self.work.packages, foreign, self.check)
+        self.work.warnings += self.manager.warnings
         return changes
 
-    def _targets(self, record: dict[str, Any]) -> dict[str, Any]:
-        return dict(store.journal(self.directory), **record.get("packages", {}))
-
-    def _alternative(self, name: str, wanted: dict[str, str] | None) -> list[str]:
-        """Restore an alternative, which packages that were installed or removed may have changed."""
-        now = alternative.read("/", name)
-        if wanted is None or now is None or now == wanted:
-            return []
-        if not self.check:
-            self._run(alternative.set_command(name, wanted))
-        return ["%s points to %s" % (name, wanted["value"])]
-
-    def _run(self, command: list[str]) -> None:
-        """Run a command. Raise ValueError if it fails: fail_json would leave no record of the transaction's result."""
-        rc, _out, err = self.run_command(command)
-        if rc:
-            raise ValueError("`%s` failed with status %d: %s" % (" ".join(command), rc, err.strip()))
-
-    def _try(self, command: list[str]) -> None:
+    def _try(self, argv: list[str]) -> None:
         try:
-            self._run(command)
+            self.work.run(argv)
         except ValueError as error:
-            self.warnings.append(str(error))
+            self.work.warnings.append(str(error))
 
-    def _refresh(self, files: list[str]) -> None:
-        """Run what has to follow the changed files, and refresh the package lists where their sources changed."""
-        self.effects.add_effects([LDCONFIG])
-        if BOOT_COUNT in files:
+    def _refresh(self, changes: list[str]) -> None:
+        """Run what has to follow the changes, and refresh the package lists where their sources changed."""
+        self.work.effects.add_effects([LDCONFIG])
+        if BOOT_COUNT in changes:
             self._try(["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"])
-        self.warnings += self.effects.run(self.run_command)
-        if TIMER in files and os.path.exists(TIMER):
+        self.work.warnings += self.work.effects.run(self.work.run_command)
+        if TIMER in changes and os.path.exists(TIMER):
             self._try(["systemctl", "start", os.path.basename(TIMER)])
-        if any(path.startswith(self.manager.words.SOURCES) for path in files):
+        if any(change.startswith(self.manager.words.SOURCES) for change in changes):
             try:
                 failed = self.manager.update()
-                self.warnings += [failed] if failed else []
+                self.work.warnings += [failed] if failed else []
             except PackageError as error:
-                self.warnings.append(str(error))
+                self.work.warnings.append(str(error))

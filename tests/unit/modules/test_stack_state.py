@@ -37,7 +37,7 @@ PARTS = {"plan": {"fingerprint": "f", "watch": {}}}
 
 
 def test_each_action_writes_its_record(module: Module) -> None:
-    assert module("record_baseline", files=["/nonexistent"])["changed"] is True
+    assert module("record_baseline", resources={"files": ["/nonexistent"]})["changed"] is True
     assert module.records() == ["baseline.json", "pending.json"]
     assert module("record_applied", parts=PARTS)["changed"] is True
     assert module.records() == ["applied.json", "baseline.json", "listings.json", "pending.json"]
@@ -76,7 +76,7 @@ def test_a_failed_check_has_the_next_run_apply_every_part(module: Module) -> Non
 
 
 def test_check_mode_writes_nothing(module: Module) -> None:
-    assert module("record_baseline", check=True, files=["/nonexistent"])["changed"] is True
+    assert module("record_baseline", check=True, resources={"files": ["/nonexistent"]})["changed"] is True
     assert module("record_applied", check=True, parts=PARTS)["changed"] is False
     assert module("record_verified", check=True, plan={})["changed"] is True
     assert module.records() == []
@@ -91,7 +91,7 @@ def test_a_host_without_a_record_has_nothing_to_restore(module: Module, to: str)
 def test_a_restore_reports_its_changes_and_the_plan(module: Module, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     evidence = {"at": "2026-11-01T00:00:00Z"}
-    module("record_verified", plan={"ok": True}, evidence=evidence, files=[str(tmp_path / "file")])
+    module("record_verified", plan={"ok": True}, evidence=evidence, resources={"files": [str(tmp_path / "file")]})
     (tmp_path / "file").write_text("y")
     result = module("restore", check=True)
     assert (result["available"], result["restored"], result["plan"]) == (True, [str(tmp_path / "file")], {"ok": True})

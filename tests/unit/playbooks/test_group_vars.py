@@ -30,7 +30,7 @@ FOLDERS = (
     "gpu_stack_state_directory",
     "gpu_stack_cache_directory",
 )
-RESTORED = ("gpu_stack_managed_files", "gpu_stack_managed_secrets", "gpu_stack_managed_alternatives")
+RESTORED = ("gpu_stack_managed_resources",)
 NAMES = [*INPUTS, *OTHERS, *FOLDERS, *RESTORED]
 
 LEFTOVERS = {

@@ -74,8 +74,7 @@ def test_the_baseline_has_what_is_set_aside_beside_what_the_roles_write(tmp_path
     values = {
         "ansible_python_interpreter": sys.executable,
         "gpu_stack_state_directory": str(state),
-        "gpu_stack_managed_files": [str(written)],
-        "gpu_stack_managed_alternatives": [],
+        "gpu_stack_managed_resources": {"files": [str(written)]},
         "gpu_stack_diff": {"leftovers": {"set_aside": [str(aside)]}},
         "gpu_stack_parts": {"packages": {"fingerprint": "f", "watch": {}}, "nccl": {"fingerprint": "g", "watch": {}}},
         "gpu_stack_drift": {"packages": ["all"]},

@@ -77,8 +77,8 @@ def test_gpu_stack_unknown_is_also_for_the_training(variables, expected):
 
 
 def managed(**variables):
-    """Return gpu_stack_managed and gpu_stack_managed_files."""
-    names = ("gpu_stack_managed", "gpu_stack_managed_files")
+    """Return gpu_stack_managed and gpu_stack_managed_resources."""
+    names = ("gpu_stack_managed", "gpu_stack_managed_resources")
     return [variable(name, **{"__gpu_stack_is_whole": True, **variables}) for name in names]
 
 
@@ -86,10 +86,13 @@ def managed(**variables):
     ("scope", "is_recorded"), [(True, True), (False, False)], ids=["the whole host", "frameworks alone"]
 )
 def test_commands_of_the_users_own_are_watched_and_restored(scope, is_recorded):
-    parts, files = managed(env_paths_commands=["nvcc", "nsys"], __gpu_stack_is_whole=scope)
+    parts, recorded = managed(env_paths_commands=["nvcc", "nsys"], __gpu_stack_is_whole=scope)
     watched = ManagedPart.from_json(parts["env_paths"]).watch
     assert watched["files"].count("/usr/local/bin/nvcc") == watched["files"].count("/usr/local/bin/nsys") == 1
-    assert ("/usr/local/bin/nsys" in files) == ("/usr/local/bin/nvcc" in files) == is_recorded
+    files = recorded.get("files", [])
+    assert files.count("/usr/local/bin/nsys") == files.count("/usr/local/bin/nvcc") == is_recorded
+    assert recorded["environments"] == ["/opt/gpuhost/tensorflow", "/opt/gpuhost/pytorch"]
+    assert (recorded.get("alternatives") == ["cuda"]) == ("services" in recorded) == is_recorded
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,7 @@ def test_commands_of_the_users_own_are_watched_and_restored(scope, is_recorded):
     ids=["a host", "a container", "an image"],
 )
 def test_what_of_the_driver_is_watched(variables, driver, modules):
-    parts, _files = managed(**variables)
+    parts, _recorded = managed(**variables)
     # Services that start with the host, uv, and each environment with all its files.
     assert parts["nvidia_driver"]["services"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
     assert parts["fabric"]["services"] == ["nvidia-fabricmanager"]

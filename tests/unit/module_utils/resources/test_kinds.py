@@ -75,6 +75,10 @@ def test_the_state_of_each_kind_is_read(root: Path, systemd: Systemd) -> None:
             "nvidia-fabricmanager": {"loaded": "not-found", "enabled": "", "active": "inactive"},
             "nvidia-persistenced": {"loaded": "loaded", "enabled": "enabled", "active": "active"},
         },
+        "service_link": {
+            "nvidia-fabricmanager": None,
+            "nvidia-persistenced": "/lib/systemd/system/nvidia-persistenced.service",
+        },
         "loaded_module": {"": {"version": "595.71.05", "kernel_modules": "open"}},
         "nouveau": {"": {"loaded": False}},
         "modules": {

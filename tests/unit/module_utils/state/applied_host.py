@@ -35,6 +35,8 @@ ALTERNATIVE = "auto\n/usr/local/cuda\n\n/usr/local/cuda-13.2\n132\n\n"
 LOADED = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.71.05  Release Build  (dvs-builder@U22-I3-B01-1-1)\n"
 )
+# As the package nvidia-persistenced enables its service, by deb-systemd-helper.
+WANTS = "etc/systemd/system/multi-user.target.wants/nvidia-persistenced.service"
 WATCH = {
     "files": ["/etc/profile.d/cuda.sh", "/usr/local/bin/nvcc", "/etc/absent"],
     "alternatives": ["cuda"],
@@ -87,6 +89,8 @@ def build(tmp_path: Path) -> Path:
     (tmp_path / "etc/alternatives").mkdir()
     (tmp_path / "etc/alternatives/cuda").symlink_to("/usr/local/cuda-13.2")
     (tmp_path / "usr/local/cuda").symlink_to("/etc/alternatives/cuda")
+    (tmp_path / WANTS).parent.mkdir(parents=True)
+    (tmp_path / WANTS).symlink_to("/lib/systemd/system/nvidia-persistenced.service")
     return tmp_path
 
 
@@ -159,6 +163,14 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "value=/usr/local/cuda-13.0",
     ),
     "the alternative is set manually": (replace("var/lib/dpkg/alternatives/cuda", "auto", "manual"), "mode=manual"),
+    "the link of a service points elsewhere": (
+        link(WANTS, "/bin/true"),
+        "link that enables nvidia-persistenced was /lib/systemd/system/nvidia-persistenced.service, is /bin/true",
+    ),
+    "the link of a service is gone": (
+        lambda root: (root / WANTS).unlink(),
+        "nvidia-persistenced was /lib/systemd/system/nvidia-persistenced.service, is missing",
+    ),
     "another module is loaded": (replace("proc/driver/nvidia/version", "595.71.05", "580.95.05"), "version=580.95.05"),
     "no module is loaded": (lambda root: (root / "proc/driver/nvidia/version").unlink(), "is missing"),
     "nouveau is loaded": (replace("proc/modules", "nvidia", "nouveau"), "nouveau was loaded=False, is loaded=True"),

@@ -31,9 +31,8 @@ class Recorder:
         self, plan: dict[str, Any] = PLAN, check: bool = False, evidence: dict[str, Any] | None = None
     ) -> bool:
         apt = self.packages.apt(str(self.directory / "packages"))
-        return recording.record_verified(
-            str(self.directory), apt, plan, [str(self.settings)], ["cuda"], evidence, check
-        )
+        watch = {"files": [str(self.settings)], "alternatives": ["cuda"]}
+        return recording.record_verified(str(self.directory), apt, plan, watch, evidence, check)
 
     def upgrade(self, version: str) -> None:
         self.packages.set({"libnccl2": (version, "installed", "hold")})
@@ -106,7 +105,8 @@ def test_the_first_record_of_a_release_with_other_files_or_digests_is_of_the_sam
         "with another file": [str(more)],
     }
     secret = paths[earlier][-1]
-    recording.record_verified(str(recorder.directory), apt, PLAN, paths[earlier], ["cuda"], secrets=[secret])
+    watch = {"files": paths[earlier], "alternatives": ["cuda"], "secrets": [secret]}
+    recording.record_verified(str(recorder.directory), apt, PLAN, watch)
     assert "content" not in store.read(str(recorder.directory), store.VERIFIED)["files"][secret]
     assert recorder.version_in(store.PREVIOUS) == "2.29.7-1"
 
@@ -114,14 +114,15 @@ def test_the_first_record_of_a_release_with_other_files_or_digests_is_of_the_sam
 @pytest.mark.parametrize("path", ["metrics/gpuhost.prom", "gpuhost.prom"])
 def test_the_directories_above_a_relative_path_have_an_end(tmp_path, path):
     """What roles do with one, they say: gpuhost.stack.apply refuses it."""
-    assert recording.record_baseline(str(tmp_path), [path])
+    assert recording.record_baseline(str(tmp_path), {"files": [path]})
 
 
 def test_of_secrets_the_baseline_alone_has_the_content(recorder):
     recorder.settings.write_text("password\n")
     apt, path = recorder.packages.apt(str(recorder.directory / "packages")), str(recorder.settings)
-    recording.record_baseline(str(recorder.directory), [path])
-    recording.record_verified(str(recorder.directory), apt, PLAN, [path], [], secrets=[path])
+    watch = {"files": [path], "secrets": [path]}
+    recording.record_baseline(str(recorder.directory), watch)
+    recording.record_verified(str(recorder.directory), apt, PLAN, watch)
     contents = {name: store.read(str(recorder.directory), name)["files"][path] for name in ("baseline", "verified")}
     assert file.content(contents["baseline"]) == b"password\n"
     assert contents["verified"] == file.without_content(contents["baseline"])
@@ -305,14 +306,14 @@ def test_check_mode_records_nothing(recorder):
 def test_the_baseline_keeps_the_first_state_and_takes_what_is_new(tmp_path):
     state, first, second, missing = str(tmp_path / "state"), tmp_path / "first", tmp_path / "second", tmp_path / "none"
     first.write_text("as found\n")
-    assert recording.record_baseline(state, [str(first), str(missing / "below" / "file")])
+    assert recording.record_baseline(state, {"files": [str(first), str(missing / "below" / "file")]})
     before = store.read(state, store.BASELINE)
     folders = {path: before["folders"][str(path)] for path in (tmp_path, Path("/"), missing, missing / "below")}
     assert list(folders.values()) == [True, True, False, False]
     first.write_text("changed\n")
     missing.mkdir()
-    assert not recording.record_baseline(state, [str(first)])
-    assert recording.record_baseline(state, [str(first), str(missing / "other"), str(second)])
+    assert not recording.record_baseline(state, {"files": [str(first)]})
+    assert recording.record_baseline(state, {"files": [str(first), str(missing / "other"), str(second)]})
     after = store.read(state, store.BASELINE)
     assert after["files"] == {**before["files"], str(missing / "other"): None, str(second): None}
     assert after["folders"] == before["folders"]
@@ -321,24 +322,24 @@ def test_the_baseline_keeps_the_first_state_and_takes_what_is_new(tmp_path):
 def test_the_baseline_has_the_alternatives_that_were_there_first(tmp_path, monkeypatch):
     state, found = str(tmp_path / "state"), {"cuda": {"mode": "auto", "value": "/usr/local/cuda-13.0"}}
     monkeypatch.setattr(alternative, "read", lambda _root, name: found.get(name))
-    assert recording.record_baseline(state, [], ["cuda", "none"])
+    assert recording.record_baseline(state, {"alternatives": ["cuda", "none"]})
     before = store.read(state, store.BASELINE)["alternatives"]
     assert before == {"cuda": {"mode": "auto", "value": "/usr/local/cuda-13.0"}, "none": None}
     found["cuda"] = {"mode": "manual", "value": "/usr/local/cuda-13.2"}
-    assert not recording.record_baseline(state, [], ["cuda", "none"])
+    assert not recording.record_baseline(state, {"alternatives": ["cuda", "none"]})
     assert store.read(state, store.BASELINE)["alternatives"] == before
 
 
 def test_the_baseline_of_an_earlier_release_gets_no_alternatives_of_now(tmp_path):
     state, file = str(tmp_path / "state"), str(tmp_path / "file")
     store.write(state, store.BASELINE, {"files": {}, "folders": {}})
-    assert not recording.record_baseline(state, [], [], ["cuda"])
-    assert recording.record_baseline(state, [file], [], ["cuda"])
-    assert "alternatives" not in store.read(state, store.BASELINE)
+    assert not recording.record_baseline(state, {"alternatives": ["cuda"]})
+    assert recording.record_baseline(state, {"files": [file], "alternatives": ["cuda"], "services": ["s"]})
+    assert set(store.read(state, store.BASELINE)) == {"files", "folders", "schema"}
 
 
 def test_check_mode_records_no_baseline(tmp_path):
-    assert recording.record_baseline(str(tmp_path), [str(tmp_path / "file")], [], check=True)
+    assert recording.record_baseline(str(tmp_path), {"files": [str(tmp_path / "file")]}, check=True)
     assert list(tmp_path.iterdir()) == []
 
 

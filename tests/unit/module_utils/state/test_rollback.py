@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_words
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, effects, file
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, effects, file, service
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.nvidia_module import Modules
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback
@@ -95,6 +95,40 @@ def test_what_the_scripts_of_packages_change_is_restored_after_them(changed, mon
     result = changed.restore()
     assert changed.settings.read_text() == "verified\n"
     assert result.changes.count(str(changed.settings)) == 1
+
+
+@pytest.mark.parametrize("recorded", ["enabled", "not enabled", "not recorded"])
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_service_is_enabled_as_it_was_and_one_that_is_masked_stays_masked(
+    changed, tmp_path, monkeypatch, recorded, is_masked
+):
+    """The packages enable their services when they are installed, and disable them when they are removed."""
+    units, name = tmp_path / "system", "nvidia-persistenced.service"
+    wants = units / "multi-user.target.wants" / name
+    wants.parent.mkdir(parents=True)
+    monkeypatch.setattr(service, "WANTS", f"{wants.parent}/")
+    places(monkeypatch, tmp_path)
+    if is_masked:
+        (units / name).symlink_to("/dev/null")
+    target = f"/lib/systemd/system/{name}"
+    state = {"kind": "link", "target": target} if recorded == "enabled" else None
+    if recorded != "not recorded":
+        changed.record["services"] = {"nvidia-persistenced": state}
+        store.write(str(changed.directory), store.VERIFIED, changed.record)
+    install = apt_commands.Apt.install
+
+    def with_script(self, operation):
+        install(self, operation)
+        wants.symlink_to("/other") if recorded != "enabled" else None
+
+    monkeypatch.setattr(apt_commands.Apt, "install", with_script)
+    result = changed.restore()
+    expected = {"enabled": target, "not enabled": None, "not recorded": "/other"}[recorded]
+    assert (os.readlink(wants) if wants.is_symlink() else None) == expected
+    assert (str(wants) in result.changes) is (recorded != "not recorded")
+    assert (["systemctl", "daemon-reload"] in changed.packages.commands) is (recorded != "not recorded")
+    assert (units / name).is_symlink() is is_masked
+    assert str(wants) not in changed.restore().changes
 
 
 def test_a_restored_change_is_no_longer_pending(changed):
