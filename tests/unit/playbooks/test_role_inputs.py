@@ -95,6 +95,12 @@ def test_commands_of_the_users_own_are_watched_and_restored(scope, is_recorded):
     assert (recorded.get("alternatives") == ["cuda"]) == ("services" in recorded) == is_recorded
 
 
+def test_what_a_part_has_of_a_kind_that_no_playbook_names_is_watched_and_recorded():
+    listed = {name: {"files": []} for name in ("packages", "plan")} | {"lab": {"for": ["cuda"], "sysctls": ["vm/swap"]}}
+    parts, recorded = managed(__gpu_stack_listed=listed)
+    assert (ManagedPart.from_json(parts["lab"]).watch, recorded["sysctls"]) == ({"sysctls": ["vm/swap"]}, ["vm/swap"])
+
+
 @pytest.mark.parametrize(
     ("variables", "driver", "modules"),
     [
