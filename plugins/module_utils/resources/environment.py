@@ -12,12 +12,18 @@ from __future__ import annotations
 import base64
 import csv
 import os
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Iterable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import digests, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import listing
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
+    Host,
+    Kind,
+    States,
+    Watch,
+    name_files,
+)
 
 
 class Environment(Kind):
@@ -68,6 +74,30 @@ def target(resources: Mapping[str, States], path: str) -> str | None:
     """Return the environment that a recorded link at `path` points to."""
     link = ((resources.get(Environment.name) or {}).get(path) or {}).get("link")
     return os.path.normpath(os.path.join(os.path.dirname(path), link)) if link else None
+
+
+def kept(host: Host, recorded: Mapping[str, Any], applied: Iterable[Mapping[str, States]]) -> dict[str, str]:
+    """Return {link: what is wrong} of environments that are not restored, because a whole one replaces them.
+
+    recorded: the captured states of files and links; applied: the recorded states of each part.
+    """
+    trees = {path: text for resources in applied for path, text in (resources.get(Tree.name) or {}).items()}
+    found = {}
+    for path, state in recorded.items():
+        if not state or state["kind"] != "link":
+            continue
+        old = os.path.normpath(os.path.join(os.path.dirname(path), state["target"]))
+        new = files.resolve(host.root, path)
+        if new is None or new == old or not replaces(host.root, new, old):
+            continue
+        wrong = of_environment(host.root, old)
+        if old in trees:
+            changed = listing.differing(trees[old], listing.of_tree(host.root, old))
+            wrong.update((name, listing.describe(*states)) for name, states in changed.items())
+        if wrong:
+            text = "%s still points to %s, as the environment that was verified is damaged: %s"
+            found[path] = text % (path, new, name_files(old, wrong))
+    return found
 
 
 def of_environment(root: str, path: str) -> dict[str, str]:

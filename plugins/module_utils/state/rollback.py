@@ -8,12 +8,11 @@ import os
 from typing import Any, NamedTuple, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, store
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import files as files_
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction_lock
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import foreign_holds, foreign_unfinished
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError, PackageManager
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources import environment, file, kinds, listing
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Restoration, name_files
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import environment, file, kinds
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Restoration
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import LDCONFIG, UNITS, Effects
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result
 
@@ -111,7 +110,7 @@ class Rollback:
                 self._refuse_unfinished(targets)
             applied.begin_all(self.directory)
         parts = applied.restored_parts(record.get("applied"))
-        kept = self._damaged_environments(record["files"], parts)
+        kept = environment.kept(self.work.host, record["files"], [part["resources"] for part in parts.values()])
         wanted = dict(record["files"], **{path: file.capture(path) for path in kept})
         if not self.check and wanted.get(TIMER, "not recorded") is None and os.path.exists(TIMER):
             # Before its unit goes: a timer without one goes on, and is a failed one when it is stopped.
@@ -140,26 +139,6 @@ class Rollback:
             store.remove(self.directory, store.PENDING)
         evidence = dict(record.get("evidence") or {})
         return Restored(record.get("plan"), evidence, to, changes, self.work.warnings, kept=tuple(kept.values()))
-
-    def _damaged_environments(self, wanted: dict[str, Any], parts: applied.Parts) -> dict[str, str]:
-        """Return {link: what is wrong} of environments that are not restored, because a whole one replaces them."""
-        trees = {key: text for part in parts.values() for key, text in (part["resources"].get("tree") or {}).items()}
-        found = {}
-        for path, state in wanted.items():
-            if not state or state["kind"] != "link":
-                continue
-            old = os.path.normpath(os.path.join(os.path.dirname(path), state["target"]))
-            new = files_.resolve("/", path)
-            if new is None or new == old or not environment.replaces("/", new, old):
-                continue
-            wrong = environment.of_environment("/", old)
-            if old in trees:
-                changed = listing.differing(trees[old], listing.of_tree("/", old))
-                wrong.update((name, listing.describe(*states)) for name, states in changed.items())
-            if wrong:
-                text = "%s still points to %s, as the environment that was verified is damaged: %s"
-                found[path] = text % (path, new, name_files(old, wrong))
-        return found
 
     def _refuse_unfinished(self, targets: dict[str, Any]) -> None:
         """Raise ValueError where packages of others were left unfinished: they would be finished with ours."""
