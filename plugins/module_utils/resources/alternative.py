@@ -8,13 +8,7 @@ import os
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
-    Host,
-    Kind,
-    Restoration,
-    States,
-    Watch,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, Restoration, States, Watch
 
 RECORDS = "/var/lib/dpkg/alternatives"
 LINKS = "/etc/alternatives"

@@ -17,13 +17,7 @@ from typing import Any, Dict, Iterable, Mapping
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import digests, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import listing
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
-    Host,
-    Kind,
-    States,
-    Watch,
-    name_files,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, States, Watch, name_files
 
 
 class Environment(Kind):

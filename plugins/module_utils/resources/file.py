@@ -18,13 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Container, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
-    Host,
-    Kind,
-    Restoration,
-    States,
-    Watch,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, Restoration, States, Watch
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
 
 DIRECTORY = "folder"

@@ -28,10 +28,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.resources.foreign_se
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.linker_cache import LinkerCache
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.nvidia_module import Loaded, Modules, Nouveau
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.package import Package, PackageFiles
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.service import (
-    Service,
-    ServiceLink,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.service import Service, ServiceLink
 
 KINDS: tuple[Kind, ...] = (
     File(),

@@ -10,13 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import R
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import listing
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
-    Host,
-    Kind,
-    Restoration,
-    States,
-    Watch,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, Restoration, States, Watch
 
 
 class Package(Kind):

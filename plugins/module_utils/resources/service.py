@@ -9,13 +9,7 @@ from typing import Any, Iterable, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import file
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import (
-    Host,
-    Kind,
-    Restoration,
-    States,
-    Watch,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, Restoration, States, Watch
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import UNITS
 
 SYSTEMCTL_TIMEOUT = 60
