@@ -14,11 +14,11 @@ import re
 import shutil
 import tempfile
 import time
-from typing import Any, Callable, Collection, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Collection, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, dkms
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dkms
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import (
     apt_locks,
     apt_output,
@@ -50,7 +50,6 @@ DPKG_OPTIONS = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"}
 PREFERENCES = "/etc/apt/preferences.d"
 ARCHIVES = "/var/cache/apt/archives"
-MAKE_LOG_LINES = 30
 DKMS_LINES = 6
 # What dkms 3.0.10 (Debian 12) and 3.2.2 (Debian 13) print of a module that fails in a script of its own, has lost its
 # source, or needs a module that is not there: with its name and version, with names alone, with the name of its file.
@@ -68,8 +67,6 @@ DKMS_EXCLUDED = re.compile(
 )
 DKMS_ENDED = "Error! One or more modules failed to install during autoinstall."
 DKMS_INSTALL = re.compile(r"Error! (?:pre|post)_install failed\b")
-# Without the source, dkms 2.8 and 3.0 remove only what they have never built, and dkms 3.2 nothing.
-FORGET = "dkms remove %s --all, or where dkms refuses, since the source is gone, rm -r /var/lib/dkms/%s"
 DKMS_FILE = re.compile(r"(\S+\.ko)(?:\.(?:gz|xz|zst))?:$")
 ERROR_LINES = 25
 COMMAND_WORDS = 5
@@ -92,39 +89,16 @@ PROGRESS = (
 )
 
 
-class FailedModule(NamedTuple):
-    """A DKMS module that did not build, NAME/VERSION.
-
-    path: of its build log, or NAME/VERSION without one; text: the end of the log, or what DKMS printed;
-    owner: the package that has its source, None if none has; planned: that package is one of the transaction, or a
-    dependency of one and the module a driver's; lost: no package has the source, and it is gone.
-    """
-
-    name: str
-    path: str
-    text: str
-    owner: Optional[str] = None
-    planned: bool = False
-    lost: bool = False
-
-
 class AptError(PackageError):
     """A command of apt or dpkg failed. The message has its output, and the build log of a module that did not build.
 
     modules: the kernel modules that did not build.
     """
 
-    def __init__(self, command: list[str], rc: int, output: str, modules: Sequence[FailedModule] = ()) -> None:
+    def __init__(self, command: list[str], rc: int, output: str, modules: Sequence[dkms.FailedModule] = ()) -> None:
         lines = [line for line in output.splitlines() if line.strip() and not line.startswith(PROGRESS)]
         message = "`%s` failed with status %d:\n%s" % (_summary(command), rc, "\n".join(lines[-ERROR_LINES:]))
-        drivers = [module for module in modules if module.planned]
-        if drivers:
-            message += "\nA kernel module did not build:\n%s" % _explained(drivers)
-            message += "\nSelect a driver branch that supports the kernel, or boot another one, then run this again."
-        others = [module for module in modules if not module.planned]
-        if others:
-            message += "\n%s; then run this again. Another driver branch does not help." % _others(others)
-        super().__init__(message)
+        super().__init__("\n".join([message, *dkms.explain(modules)]))
         self.rc = rc
         self.ended = rc == APT_FAILED
         self.modules = modules
@@ -134,44 +108,6 @@ class AptError(PackageError):
     def caused_by_foreign_modules(self) -> bool:
         """Whether apt ended by itself, and none of the modules that did not build is of a planned package."""
         return self.ended and bool(self.modules) and not any(module.planned for module in self.modules)
-
-
-def _explained(modules: Sequence[FailedModule]) -> str:
-    return "\n".join("%s:\n%s" % (module.path, module.text) for module in modules)
-
-
-def _others(modules: Sequence[FailedModule]) -> str:
-    """Return which modules of others did not build, with their logs and what can be done, without a full stop."""
-    lost = [module for module in modules if module.lost]
-    others = [module for module in modules if not module.lost]
-    texts = []
-    if others:
-        texts.append(
-            "This is not the planned driver: DKMS could not build %s.\n%s\nUpdate the package of that module to a "
-            "version that supports the kernel, remove it, or take the module out of DKMS (%s)"
-            % (
-                ", ".join("%s (%s)" % (m.name, m.owner or "of no package") for m in others),
-                _explained(others),
-                "; ".join("dkms remove %s --all" % module.name for module in others),
-            )
-        )
-    if lost:
-        texts.append(
-            "This is not the planned driver: DKMS still has %s, whose source and package are gone, and fails for each "
-            "kernel.\n%s\nRemove %s (%s)"
-            % (
-                ", ".join(module.name for module in lost),
-                _explained(lost),
-                "it" if len(lost) == 1 else "them",
-                "; ".join(FORGET % (module.name, module.name) for module in lost),
-            )
-        )
-    return ".\n".join(texts)
-
-
-def _module(path: str) -> str:
-    """Return NAME/VERSION of a DKMS module: of its build log, .../NAME/VERSION/build/make.log, or NAME/VERSION."""
-    return "/".join(path.split("/")[-4:-2]) if path.endswith("/build/make.log") else path
 
 
 def _summary(command: list[str]) -> str:
@@ -223,23 +159,14 @@ class Apt(PackageManager):
         rc, out, err = self._run_unlocked(command, cwd=cwd, **options)
         if rc not in accepted:
             output = out + "\n" + err
-            raise AptError(command, rc, output, self._failed_modules(output, make_logs(self.root, started)))
+            raise AptError(command, rc, output, self._failed_modules(output, dkms.make_logs(self.root, started)))
         return out
 
-    def _failed_modules(self, output: str, logs: dict[str, str]) -> list[FailedModule]:
+    def _failed_modules(self, output: str, logs: dict[str, str]) -> list[dkms.FailedModule]:
         """Return the modules that did not build, by their logs and by what a command printed, and whose they are."""
         found = with_unlogged(output, self.root, logs)
         packages = self.packages() if found else {}
-        below = decisions.dependencies(list(self.planned), packages, [".*"])
-        modules = []
-        for path, text in found.items():
-            name = _module(path)
-            owner = dkms.owner(dpkg.Dpkg(self.root), self.root, name)
-            lost = path == name and owner is None and dkms.settings(self.root, name) is None
-            # Dependencies of the driver lead to modules of others, too: by a kernel to those that are built for it.
-            planned = owner in self.planned or (owner in below and self.builds_driver(self.root, name))
-            modules.append(FailedModule(name, path, text, owner, planned, lost))
-        return modules
+        return dkms.failed(dpkg.Dpkg(self.root), self.root, found, self.planned, packages, self.builds_driver)
 
     def _run_unlocked(self, command: list[str], cwd: str | None = None, **options: Any) -> tuple[int, str, str]:
         options = {"environ_update": ENVIRONMENT, "cwd": cwd, **options}
@@ -395,7 +322,7 @@ class Apt(PackageManager):
         except AptError as error:
             if not error.caused_by_foreign_modules or not self._configure_despite_others(before):
                 raise
-            self.warnings.append("%s. The packages of this run are installed." % _others(error.modules))
+            self.warnings.append("%s. The packages of this run are installed." % dkms.of_others(error.modules))
 
     def _run_with_progress(self, words: list[str]) -> None:
         """Run apt-get; it appends lines to the file of progress, in the form of its progress-reporting.md."""
@@ -614,10 +541,10 @@ def with_unlogged(output: str, root: str, logs: dict[str, str]) -> dict[str, str
     that failed says nothing new of a name whose version is in a log or in another line. An excluded module has failed
     where nothing else has.
     """
-    known, found = {_module(path) for path in logs}, dict(logs)
+    known, found = {dkms.module_of(path) for path in logs}, dict(logs)
     lines = output.splitlines()
     for versions_of in (_named_modules, _listed_modules):
-        names = {module.split("/")[0] for module in map(_module, found)}
+        names = {module.split("/")[0] for module in map(dkms.module_of, found)}
         for number, line in enumerate(lines):
             for module in versions_of(line, lines[:number], root):
                 if module not in known and (versions_of is _named_modules or module.partition("/")[0] not in names):
@@ -657,16 +584,3 @@ def _named_modules(line: str, before: list[str], root: str) -> list[str]:
         paths = [path for name in files_of for path in glob.glob("%s/*/*/*/*/module/%s*" % (tree, glob.escape(name)))]
         return sorted({"/".join(path[len(tree) + 1 :].split("/")[:2]) for path in paths})
     return []
-
-
-def make_logs(root: str = "/", since: float = 0.0) -> dict[str, str]:
-    """Return {path: its last lines} of DKMS builds that failed: DKMS keeps build/make.log only of those.
-
-    since: time.time(), before which a log is of an earlier failure and explains nothing.
-    """
-    logs = {}
-    for path in sorted(glob.glob(os.path.join(root, "var/lib/dkms/*/*/build/make.log"))):
-        if not os.path.islink(path) and os.path.getmtime(path) >= int(since):
-            with open(path, errors="replace") as stream:
-                logs[path] = "".join(stream.readlines()[-MAKE_LOG_LINES:])
-    return logs

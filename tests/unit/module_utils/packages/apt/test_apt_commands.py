@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dkms
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg, dpkg_info
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Operation
 
@@ -26,9 +27,9 @@ from tests.unit.module_utils.simulated_packages import parse
 NATIVE = dpkg_info.native_architecture()
 
 
-def failed(module: str, text: str, planned: bool = True, owner: str | None = None) -> apt_commands.FailedModule:
+def failed(module: str, text: str, planned: bool = True, owner: str | None = None) -> dkms.FailedModule:
     """Return a module that DKMS has begun to build."""
-    return apt_commands.FailedModule(module, f"/var/lib/dkms/{module}/build/make.log", text, owner, planned)
+    return dkms.FailedModule(module, f"/var/lib/dkms/{module}/build/make.log", text, owner, planned)
 
 
 # Recovery, modules of others: rows ----------------------------------------------------------------------------------
@@ -558,7 +559,7 @@ def test_the_log_of_an_earlier_failure_explains_nothing(tmp_path):
         log.parent.mkdir(parents=True)
         log.write_text("x\n")
         os.utime(log, (time.time() - age, time.time() - age))
-    assert [path.split("/")[-4] for path in apt_commands.make_logs(str(tmp_path), time.time())] == ["nvidia"]
+    assert [path.split("/")[-4] for path in dkms.make_logs(str(tmp_path), time.time())] == ["nvidia"]
 
 
 def test_the_end_of_the_log_of_a_failed_build_is_read(tmp_path):
@@ -569,7 +570,7 @@ def test_the_end_of_the_log_of_a_failed_build_is_read(tmp_path):
     other = tmp_path / "var/lib/dkms/other/1/build/make.log"
     other.parent.mkdir(parents=True)
     other.symlink_to(log)
-    logs = apt_commands.make_logs(str(tmp_path))
+    logs = dkms.make_logs(str(tmp_path))
     assert [path.split("/")[-3] for path in logs] == ["580.1", "595.1"]
     assert {text.splitlines()[0] for text in logs.values()} == {"line 10"}
     assert {text.splitlines()[-1] for text in logs.values()} == {"line 39"}
@@ -695,7 +696,7 @@ def test_the_file_of_a_failed_script_is_the_last_one_before_it(tmp_path: Path) -
 
 def test_a_log_in_another_encoding_is_read(tmp_path: Path) -> None:
     put(tmp_path, "/var/lib/dkms/nvidia/1/build/make.log", b"error: \xff\n")
-    assert list(apt_commands.make_logs(str(tmp_path)).values()) == ["error: \ufffd\n"]
+    assert list(dkms.make_logs(str(tmp_path)).values()) == ["error: \ufffd\n"]
 
 
 def test_progress_that_cannot_be_written_prevents_nothing(tmp_path: Path) -> None:
