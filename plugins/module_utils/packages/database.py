@@ -11,6 +11,7 @@ from typing import Callable, Collection, NamedTuple, Sequence, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import os_release
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_words, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dnf import dnf_words, rpm_database
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageDatabase, Words
 
 
@@ -24,7 +25,10 @@ class Kind(NamedTuple):
 
 
 # A host may have the programs of another one as well: Debian has rpm, EPEL has dpkg.
-KINDS: Sequence[Kind] = (Kind("apt", apt_words, dpkg.Dpkg, ("debian", "ubuntu")),)
+KINDS: Sequence[Kind] = (
+    Kind("apt", apt_words, dpkg.Dpkg, ("debian", "ubuntu")),
+    Kind("dnf", dnf_words, rpm_database.RpmDatabase, ("rhel", "centos", "fedora")),
+)
 
 
 def kind_of(families: Collection[str]) -> Kind:

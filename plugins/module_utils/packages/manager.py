@@ -8,9 +8,11 @@ from typing import Callable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import of_host
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dnf import dnf_manager
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageManager
 
-MANAGERS: Mapping[str, Callable[..., PackageManager]] = {"apt": apt_commands.Apt}  # by the names of database.KINDS
+# By the names of database.KINDS.
+MANAGERS: Mapping[str, Callable[..., PackageManager]] = {"apt": apt_commands.Apt, "dnf": dnf_manager.Dnf}
 
 
 def manager(

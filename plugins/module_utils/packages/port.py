@@ -1,8 +1,9 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""The package manager of a host, and its database, as all but `packages/apt` use them. Runs on the managed host.
+"""The package manager of a host, and its database, as all but the packages below use them. Runs on the managed host.
 
-`packages/apt` is behind it, for Debian and Ubuntu; database.py, lists.py and manager.py choose by the distribution.
+`packages/apt` is behind it, for Debian and Ubuntu, and `packages/dnf`, for Enterprise Linux; database.py, lists.py and
+manager.py choose by the distribution.
 """
 
 from __future__ import annotations
