@@ -15,8 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ModulesOfOthers
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_lists import HEADERS, IMAGE
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import database, words_of
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.lists import lists
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
@@ -56,8 +55,8 @@ def without_driver(words: Words, kernel: str, package: str) -> str:
     """
     if package:
         return "type: sudo " + words.install([package])
-    return "install the headers of kernel %s (%s%s) and type: sudo dkms autoinstall -k %s" % (
-        kernel, HEADERS, kernel, kernel,
+    return "install the headers of kernel %s (%s) and type: sudo dkms autoinstall -k %s" % (
+        kernel, words.headers(kernel), kernel,
     )  # fmt: skip
 
 
@@ -80,7 +79,7 @@ def release(
 
 def images(root: str) -> dict[str, InstalledPackage]:
     """Return the installed packages with kernels, and the metapackages that depend on them."""
-    found = database(root).read([IMAGE + "*"])
+    found = database(root).read([*words_of(root).KERNELS])
     return {name: package for name, package in found.items() if package.status == "installed"}
 
 
@@ -144,9 +143,10 @@ def _owner(root: str, name: str) -> str | None:
 def _metas(name: str, packages: dict[str, InstalledPackage]) -> list[str]:
     """Return the metapackages of the newest installed kernel of the same flavour that has any.
 
-    A metapackage depends on the newest kernel alone, so that an older one has no metapackage of its own.
+    A metapackage depends on the newest kernel alone, so that an older one has no metapackage of its own. dnf's kernels
+    have none: each version of a package is installed beside the others.
     """
-    kernels = [n for n in packages if re.match(r"%s(?:unsigned-)?\d" % IMAGE, n)]
+    kernels = [n for n in packages if re.match(r"linux-image-(?:unsigned-)?\d", n)]
     same = [n for n in kernels if _flavour(n) == _flavour(name)]
     for kernel in sorted(same, key=debian_version.key, reverse=True):
         metas = [n for n, package in packages.items() if kernel in package.depends and n not in kernels]
@@ -161,17 +161,18 @@ def _flavour(name: str) -> str:
 
 
 def building(root: str, kernel: Kernel, tools: dict[str, list[str]], search: bool, run: Run) -> Kernel:
-    """Return the kernels with the installed packages to build modules with, and what apt offers.
+    """Return the kernels with the installed packages to build modules with, and what is offered.
 
     tools: the packages that a build needs by the compression of the modules, those that each needs under "". The lists
     are searched only where something is missing or a compiler is not known, which takes a few tenths of a second.
     """
+    words = words_of(root)
     built_for = {kernel.running, kernel.next_boot or kernel.running, kernel.held_back}
     releases = {name: row for name, row in kernel.releases.items() if name in built_for}
-    needed = {HEADERS + name for name in releases}
+    needed = set(map(words.headers, releases))
     for row in releases.values():
-        needed |= {HEADERS + meta[len(IMAGE) :] for meta in row.metas}
-        needed |= {"gcc-%s" % row.gcc} | {*tools[""], *tools.get(row.compression or "", ())}
+        needed |= set(map(words.headers_of_meta, row.metas))
+        needed |= {words.compiler(row.gcc or 0)} | {*tools[""], *tools.get(row.compression or "", ())}
     globs = sorted({*needed, *(name for names in tools.values() for name in names), "gcc-?", "gcc-??"})
     installed = sorted(n for n, package in database(root).read(globs).items() if package.status == "installed")
     kernel = replace(kernel, installed_packages=tuple(installed))

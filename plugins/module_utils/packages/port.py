@@ -70,12 +70,12 @@ class PackageError(Exception):
 
 
 class Words(Protocol):
-    """What messages say of the package manager, and the commands that people type, without sudo.
+    """How a package manager and its packages are named, and the commands that people type, without sudo.
 
     DATABASE: where it has the state of packages; INTERRUPTED: a clause, that it was; CONFIGURE, CHECK: the commands
     that finish what is unpacked, and that list unmet dependencies; HISTORY: the log of its changes; SOURCES:
     directories with the sources of packages and their keys; FINISH, REPAIR: the remedies of an interrupted run and of
-    unmet dependencies.
+    unmet dependencies. KERNELS: globs of the packages with kernels, and of the metapackages that depend on them.
     """
 
     NAME: str
@@ -91,6 +91,16 @@ class Words(Protocol):
     SOURCES: Tuple[str, ...]
     FINISH: str
     REPAIR: str
+    KERNELS: Tuple[str, ...]
+
+    def headers(self, release: str) -> str:
+        """Return the package with the headers of a kernel release, as `uname -r` prints it."""
+
+    def headers_of_meta(self, meta: str) -> str:
+        """Return the metapackage of headers beside that of kernels."""
+
+    def compiler(self, gcc: int) -> str:
+        """Return the package of a compiler, gcc's major."""
 
     def release(self, names: Iterable[str]) -> str:
         """Return what to do about packages that somebody else holds."""

@@ -26,6 +26,23 @@ REPAIR = (
     "run sudo apt-get --fix-broken install, which shows what it would install and remove, and asks; then run this again"
 )
 
+KERNELS: Tuple[str, ...] = ("linux-image-*",)
+
+
+def headers(release: str) -> str:
+    """Return the package with the headers of a kernel release."""
+    return "linux-headers-" + release
+
+
+def headers_of_meta(meta: str) -> str:
+    """Return the metapackage of headers beside that of kernels, such as linux-headers-generic."""
+    return meta.replace("linux-image-", "linux-headers-", 1)
+
+
+def compiler(gcc: int) -> str:
+    """Return the package of a compiler: an archive has several majors of gcc."""
+    return "gcc-%d" % gcc
+
 
 def release(names: Iterable[str]) -> str:
     """Return what to do about packages that somebody else holds."""

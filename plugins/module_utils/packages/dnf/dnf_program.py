@@ -60,6 +60,7 @@ class Host:
             conf._search_inside_installroot(option)
         for option in ("cachedir", "logdir", "persistdir"):
             conf.prepend_installroot(option)
+        conf.cachedir = self.request.get("cache") or conf.cachedir
         conf.substitutions.update_from_etc(root, conf.varsdir)
         conf.exit_on_lock = True  # who asks waits, and says for whom
         conf.assumeyes = True
@@ -223,6 +224,53 @@ class Host:
             if not os.path.exists(path):
                 shutil.copy(package.localPkg(), path + ".part")
                 os.replace(path + ".part", path)
+
+    def repository(self) -> Dict[str, Any]:
+        """Return what the repository at a URL offers, whatever the host's own are, and its streams by module.
+
+        A package is [name, version, size of its file, size of its files, requirements], a requirement the [name,
+        version] of the newest package there that meets it. What is met elsewhere is left out.
+        """
+        base, request = self.base, self.request
+        base.repos.all().disable()
+        repo = base.repos.add_new_repo("gpuhost-planned", base.conf, baseurl=[request["url"]])
+        repo.username, repo.password = request["user"], request["password"]
+        repo.skip_if_unavailable = False
+        self.base.fill_sack(load_system_repo=False)
+        query = base.sack.query(flags=self.hawkey.IGNORE_EXCLUDES).filter(reponame=repo.id, arch=list(self.native))
+        met: Dict[str, Any] = {}
+        for need in (need for package in query for need in package.requires):
+            if str(need) not in met:
+                met[str(need)] = max(query.filter(provides=need), default=None)
+        rows = []
+        for package in query:
+            needed = filter(None, (met[str(need)] for need in package.requires))
+            requirements = sorted({(other.name, other.evr) for other in needed})
+            rows.append([package.name, package.evr, package.downloadsize, package.installsize, requirements])
+        streams: Dict[str, List[str]] = {}
+        for module in base._moduleContainer.getModulePackages():
+            streams.setdefault(module.getName(), []).append(module.getStream())
+        return {"packages": rows, "streams": streams}
+
+    def kernels(self) -> Optional[Dict[str, Any]]:
+        """Return what the host's repositories offer for kernels, by the metadata that dnf has; None without any.
+
+        names: the newest of each name, with what its requirements bring: [name, version, names of packages]. headers:
+        those of `releases`, {package: whether it is there}.
+        """
+        for repo in self.base.repos.iter_enabled():
+            repo._repo.setSyncStrategy(self.dnf.repo.SYNC_ONLY_CACHE)
+        self.fill()
+        available = self.base.sack.query().available().filter(arch=list(self.native))
+        if not available:
+            return None
+        found = []
+        for package in available.filter(name__glob=self.request["globs"], latest_per_arch=True):
+            needed = available.filter(provides=package.requires) if package.requires else []
+            exact = [other for other in needed if other.evr == package.evr]
+            found.append([self.row(package), package.evr, [self.row(other) for other in exact]])
+        rows = {self.row(package) for package in available.filter(name__glob=self.request["all"])}
+        return {"newest": found, "every": sorted(rows)}
 
     def keep(self) -> Dict[str, str]:
         """Keep the files of packages in the versions that are there; return why not, by name."""

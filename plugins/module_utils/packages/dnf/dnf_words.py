@@ -25,6 +25,25 @@ FINISH = (
 )
 REPAIR = "run sudo dnf check --dependencies, and install or remove what it names; then run this again"
 
+# What has the image of a kernel, of each flavour. kernel-core-VERSION where several are there, see rpm_database.
+KERNELS: Tuple[str, ...] = ("kernel-core*", "kernel-*-core*")
+
+
+def headers(release: str) -> str:
+    """Return the package with the headers of a kernel release, such as kernel-64k-devel-... of ...aarch64+64k."""
+    build, _plus, flavour = release.partition("+")
+    return "kernel-%sdevel-%s" % (flavour + "-" if flavour else "", build)
+
+
+def headers_of_meta(meta: str) -> str:
+    """Return the metapackage of headers, which depends on a kernel and its headers in one version."""
+    return "%s-devel-matched" % meta
+
+
+def compiler(gcc: int) -> str:
+    """Return the package of the compiler: AppStream has one gcc, and each kernel was built with it."""
+    return "gcc"
+
 
 def release(names: Iterable[str]) -> str:
     """Return what to do about packages that somebody else holds."""

@@ -54,7 +54,12 @@ if log then log:write("error: simulated by the tests"); log:close() end
 OTHERS: dict[str, Spec] = {
     "dkms": {"version": "3.2.2", "requires": ["kernel-devel-matched"], "files": {"/usr/sbin/dkms": "simulated"}},
     "kernel-core": {"version": "5.14.0", "provides": ["installonlypkg(kernel)"], "arch": "x86_64"},
-    "kernel-devel-matched": {"version": "5.14.0", "requires": ["kernel-core"], "arch": "x86_64"},
+    "kernel-devel": {"version": "5.14.0", "provides": ["installonlypkg(kernel)"], "arch": "x86_64"},
+    "kernel-devel-matched": {
+        "version": "5.14.0",
+        "requires": ["kernel-core = 5.14.0-1.el9", "kernel-devel = 5.14.0-1.el9"],
+        "arch": "x86_64",
+    },
     "libnccl": {"version": "2.30.4", "files": {"/usr/lib64/libnccl.so.2": "simulated"}},
     "vim-minimal": {"version": "2:8.2", "files": {"/usr/bin/vi": "8.2"}},
     "broken-script": {"version": "1", "post": 'error("simulated")', "requires": ["nvidia-driver-cuda"]},

@@ -1,0 +1,115 @@
+"""What the probe asks of dnf: the real one, with repositories that createrepo_c made of simulated packages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import KernelOffer
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import SourceEntry
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dnf import dnf_lists, dnf_words
+
+from tests.unit.module_utils.packages.dnf.conftest import NEW, NEWER, OLD
+from tests.unit.module_utils.real_dnf import RealDnf, needs_dnf
+
+pytestmark = needs_dnf
+GLOBS = ["nvidia-*", "kmod-nvidia*"]
+# As NVIDIA's server has it, NVIDIA/gpu-driver-container rhel9/Dockerfile and rhel10/Dockerfile.
+NVIDIA = """[cuda-rhel9-x86_64]
+name=cuda-rhel9-x86_64
+baseurl=https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64
+enabled=1
+gpgcheck=1
+gpgkey=https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64/D42D0685.pub
+"""
+
+
+def lists(host: RealDnf) -> dnf_lists.DnfLists:
+    return dnf_lists.DnfLists(str(host.root), command.run)
+
+
+def test_what_nvidias_repository_offers(host: RealDnf, el9: str) -> None:
+    host.baseurl("file:///nowhere")  # the host's own repositories are not asked
+    found = lists(host).repository(el9, GLOBS, "nvidia-.*", "x86_64", check=True)
+    assert found.error is None
+    versions = tuple(f"3:{version}-1.el9" for version in (NEW, NEWER, OLD))
+    assert found.packages["nvidia-driver-cuda"] == versions
+    assert found.packages["@nvidia-driver"] == ("580-open", "open-dkms")
+    assert "libnccl" not in found.packages
+    size = found.sizes["nvidia-open"][versions[0]]
+    alone = found.sizes["nvidia-persistenced"][versions[0]]
+    assert set(size.includes) == {"kmod-nvidia-open-dkms", "nvidia-driver-cuda", *PARTS}
+    assert alone.includes == ()
+    assert size.download_kib >= len(size.includes) * alone.download_kib
+
+
+PARTS = {"nvidia-driver-cuda-libs", "nvidia-kmod-common", "nvidia-persistenced"}
+
+
+def test_a_repository_without_streams(host: RealDnf, el10: str) -> None:
+    found = lists(host).repository(el10, GLOBS, "nvidia-.*", "x86_64", check=True)
+    assert [name for name in found.packages if name.startswith("@")] == []
+    assert len(found.packages["nvidia-open"]) == 3
+
+
+def test_a_repository_that_is_not_there_is_an_error_in_dnfs_words(host: RealDnf) -> None:
+    found = lists(host).repository("file:///no-such", GLOBS, "nvidia-.*", "x86_64", check=True)
+    assert found.packages == {}
+    assert found.error is not None
+    assert "file:///no-such" in found.error
+    assert "gpuhost-planned" in found.error
+
+
+def test_a_password_is_in_no_message(host: RealDnf) -> None:
+    found = lists(host).repository("http://me:s3cret@127.0.0.1:9/r", GLOBS, "nvidia-.*", "x86_64", check=True)
+    assert found.error is not None
+    assert "s3cret" not in found.error
+
+
+@pytest.mark.parametrize(
+    ("release", "headers"),
+    [
+        ("5.14.0-570.12.1.el9_6.x86_64", "kernel-devel-5.14.0-570.12.1.el9_6.x86_64"),
+        # slurm-appliance and a public installation of a GH200: the name has the flavour, the release does not
+        ("5.14.0-570.12.1.el9_6.aarch64+64k", "kernel-64k-devel-5.14.0-570.12.1.el9_6.aarch64"),
+    ],
+)
+def test_the_headers_of_a_kernel(release: str, headers: str) -> None:
+    assert dnf_words.headers(release) == headers
+    assert dnf_lists._release(headers) == release
+
+
+def test_what_is_offered_for_kernels(host: RealDnf) -> None:
+    release = "5.14.0-1.el9.x86_64"
+    found = lists(host).kernel_offers(["gcc", "kernel-devel-matched", "dkms"], [release, "5.14.0-9.el9.x86_64"])
+    assert found is not None
+    offers, providers = found
+    assert offers["dkms"] == KernelOffer()
+    assert offers["kernel-devel-matched"] == KernelOffer((release,), ("kernel-core-5.14.0-1.el9.x86_64",))
+    assert "gcc" not in offers
+    assert providers == {release: (f"kernel-devel-{release}",), "5.14.0-9.el9.x86_64": ()}
+
+
+def test_nothing_is_known_before_dnf_has_metadata(host: RealDnf, el10: str) -> None:
+    host.do("rm", "-rf", str(host.root / "var/cache/dnf"))
+    assert lists(host).kernel_offers(["dkms"], []) is None
+
+
+def test_sources_of_nvidias_software(host: RealDnf) -> None:
+    folder = host.root / "etc/yum.repos.d"
+    (folder / "cuda.repo").write_text(NVIDIA)
+    (folder / "both.repo").write_text(NVIDIA.replace("cuda-", "old-") + "[site]\nbaseurl=https://site.example/el9\n")
+    (folder / "off.repo").write_text(NVIDIA.replace("enabled=1", "enabled=0"))
+    found = lists(host).sources("https://mirror.example/cuda/")
+    url = "https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64"
+    entry: dict[str, Any] = {"uri": url, "signed_by": url + "/D42D0685.pub"}
+    assert set(found.entries) == {
+        SourceEntry(file="/etc/yum.repos.d/cuda.repo", **entry),
+        SourceEntry(
+            file="/etc/yum.repos.d/both.repo",
+            uri=url.replace("cuda-", "old-"),
+            signed_by=(url + "/D42D0685.pub").replace("cuda-", "old-"),
+        ),
+    }
+    assert found.mixed == ("/etc/yum.repos.d/both.repo",)
