@@ -159,3 +159,56 @@ def test_a_password_is_in_no_process_list(url: str, tmp_path: Path) -> None:
     address = url.replace("://", "://ann:p%2Fs3cret@") + "/private"
     assert download.fetch(address, 5, run=watch) == b"12345"
     assert not [word for word in seen if "s3cret" in word]
+
+
+# Where there is no apt ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Take apt's helper away; return the path of dnf's settings."""
+    monkeypatch.setattr(download, "APT_HELPER", str(tmp_path / "none"))
+    monkeypatch.setattr(download, "DNF_SETTINGS", str(tmp_path / "dnf.conf"))
+    for name in ("http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "dnf.conf"
+
+
+def test_curl_downloads_without_apt(url: str, without_apt: Path, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"from a file")
+    assert download.fetch(f"{url}/key", 5) == b"12345"
+    assert download.fetch((tmp_path / "key").as_uri(), 5) == b"from a file"
+    assert download.fetch(url.replace("://", "://ann:p%2Fs3cret@") + "/private", 5) == b"12345"
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("{url}/none", "404"),
+        ("http://ann:wr0ng@{host}/private", "401"),
+        ("http://127.0.0.1:9/key", "Failed to connect|Connection refused"),
+        ("file:///nonexistent/key", "Couldn't open file"),
+        ("{url}/key", "larger than 4 bytes"),
+    ],
+    ids=["missing", "password", "unreachable", "missing file", "too large"],
+)
+def test_curls_failure_is_an_error_with_the_url(url: str, without_apt: Path, address: str, message: str) -> None:
+    asked = address.format(url=url, host=url.removeprefix("http://"))
+    with pytest.raises(download.DownloadError, match=message) as caught:
+        download.fetch(asked, 5, limit=4)
+    assert str(caught.value).startswith(asked.replace("ann:wr0ng@", ""))
+    assert "wr0ng" not in str(caught.value)
+
+
+def test_curl_asks_the_proxy_of_dnf_and_shows_no_password(without_apt: Path, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def watch(argv: list[str], timeout: float) -> command.Answer:
+        seen.extend(argv)
+        return command.run(argv, timeout)
+
+    with proxy(tmp_path / "log") as address:
+        without_apt.write_text(f"[main]\nproxy={address}\nproxy_username=me\nproxy_password=p%2\n")
+        assert download.fetch(ELSEWHERE, 5, run=watch) == b"/debian12/Packages.gz"
+    assert (tmp_path / "log").read_text() == f"GET {ELSEWHERE}\n"
+    assert not [word for word in seen if "p%2" in word]
