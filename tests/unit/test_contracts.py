@@ -273,7 +273,9 @@ def test_what_is_for_root_alone_is_a_secret():
             each["path"]: each.get("secret") for each in itertools.chain(*lists) if each.get("mode") in ("0600", "0400")
         }
     names = [f"{{{{ __nvidia_driver_signing_directory }}}}/{name}" for name in ("key", "certificate")]
-    assert found == dict.fromkeys(["/etc/apt/auth.conf.d/gpuhost-nvidia-repository.conf", *names], True)
+    login = ["/etc/apt/auth.conf.d/gpuhost-nvidia-repository.conf"]
+    login += [f"/etc/dnf/vars/gpuhost_nvidia_{name}" for name in ("username", "password")]
+    assert found == dict.fromkeys([*login, *names], True)
     assert [path for path in TASK_FILES if re.search(r"mode: .?0[64]00", path.read_text())] == []
 
 

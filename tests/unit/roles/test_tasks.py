@@ -109,6 +109,11 @@ NEW = {
     "verified": {},
 }
 ENVIRONMENT["__framework_env_inspected"] = {"stdout": json.dumps(NEW)}
+MIRROR = {
+    "nvidia_repo_url": "https://mirror.example/rhel9/",
+    "nvidia_repo_key_url": "https://mirror.example/rhel9/D42D0685.pub",
+    "nvidia_repo_key_fingerprint": "610C7B14E068A878070DA4E99CD0A493D42D0685",
+}
 TOOLKIT: dict[str, Any] = {"cuda_toolkit_version": "13.0.2", "cuda_toolkit_reinstall": []}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("nvidia_driver", "a host with services and a line in the way", DRIVER),
@@ -124,6 +129,14 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     ("nvidia_repo", "an adopted source", {"nvidia_repo_adopted_source": "/etc/apt/sources.list.d/cuda.list"}),
+    (
+        "nvidia_repo",
+        "a host with dnf",
+        {
+            **MIRROR,
+            "ansible_facts": {**FACTS, "distribution": "Rocky", "distribution_version": "9.6", "pkg_mgr": "dnf"},
+        },
+    ),
     (
         "cuda_toolkit",
         "another toolkit is selected",
