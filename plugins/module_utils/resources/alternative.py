@@ -10,7 +10,9 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, Restoration, States, Watch
 
-RECORDS = "/var/lib/dpkg/alternatives"
+# dpkg's update-alternatives, and that of EL (alternatives.c of fedora-sysv/chkconfig), which has no --query. A record of
+# either begins with a line for the mode and one for the path that users call.
+RECORDS = ("/var/lib/dpkg/alternatives", "/var/lib/alternatives")
 LINKS = "/etc/alternatives"
 
 
@@ -46,15 +48,15 @@ class AlternativeLink(Kind):
 
 
 def read(root: str, name: str) -> dict[str, str] | None:
-    """Return {"mode": "auto" or "manual", "value": path}, from dpkg's record and the link; None for an unknown name.
+    """Return {"mode": "auto" or "manual", "value": path}, from its record and the link; None for an unknown name.
 
     `value` is "none" where the link is missing, as `update-alternatives --query` reports it.
     """
-    record = files.read_text(root, "%s/%s" % (RECORDS, name))
+    record = _record(root, name)
     if not record:
         return None
     link = files.under(root, "%s/%s" % (LINKS, name))
-    return {"mode": record.splitlines()[0], "value": os.readlink(link) if os.path.islink(link) else "none"}
+    return {"mode": record[0], "value": os.readlink(link) if os.path.islink(link) else "none"}
 
 
 def link(root: str, name: str) -> dict[str, str] | None:
@@ -62,12 +64,18 @@ def link(root: str, name: str) -> dict[str, str] | None:
 
     `points` is "missing" without it, and "not a link" where something else is there.
     """
-    lines = (files.read_text(root, "%s/%s" % (RECORDS, name)) or "").splitlines()
+    lines = _record(root, name)
     if len(lines) < 2:
         return None
     path = files.under(root, lines[1])
     found = "missing" if not os.path.lexists(path) else "not a link"
     return {"path": lines[1], "points": os.readlink(path) if os.path.islink(path) else found}
+
+
+def _record(root: str, name: str) -> list[str]:
+    """Return the lines of a record; none for an unknown name."""
+    texts = (files.read_text(root, "%s/%s" % (folder, name)) for folder in RECORDS)
+    return next(filter(None, texts), "").splitlines()
 
 
 def set_command(name: str, state: dict[str, Any]) -> list[str]:

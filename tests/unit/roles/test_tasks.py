@@ -143,7 +143,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         {
             **TOOLKIT,
             "cuda_toolkit_uninstallers": ["/usr/local/cuda-12.9/bin/cuda-uninstaller"],
-            "__cuda_toolkit_alternative": {"rc": 0, "stdout_lines": ["Status: auto", "Value: /usr/local/cuda-12.9"]},
+            "__cuda_toolkit_alternative": {
+                "rc": 0,
+                "stdout_lines": ["auto", "/usr/local/cuda-12.9", "/etc/alternatives/cuda"],
+            },
         },
     ),
     (

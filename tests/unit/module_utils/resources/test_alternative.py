@@ -46,6 +46,19 @@ def query(*options: str, name: str) -> dict[str, str] | None:
 needs_dpkg = pytest.mark.skipif(shutil.which("update-alternatives") is None, reason="update-alternatives is not there")
 
 
+def test_an_alternative_of_enterprise_linux(tmp_path):
+    """As writeState() of fedora-sysv/chkconfig's alternatives.c writes it, whose lines 1 and 2 are those of dpkg."""
+    records, links = tmp_path / "var/lib/alternatives", tmp_path / "etc/alternatives"
+    records.mkdir(parents=True)
+    links.mkdir(parents=True)
+    (records / "cuda").write_text(
+        "manual\n/usr/local/cuda\n\n/usr/local/cuda-12.9\n129\n/usr/local/cuda-13.0\n@x@130\n"
+    )
+    (links / "cuda").symlink_to("/usr/local/cuda-12.9")
+    assert alternative.read(str(tmp_path), "cuda") == {"mode": "manual", "value": "/usr/local/cuda-12.9"}
+    assert alternative.link(str(tmp_path), "cuda") == {"path": "/usr/local/cuda", "points": "missing"}
+
+
 @needs_dpkg
 @pytest.mark.parametrize("name", ["awk", "pager", "editor", "no-such-name"])
 def test_the_alternatives_of_this_machine_are_those_that_update_alternatives_reports(name):
