@@ -18,7 +18,7 @@ has_driver() { # KERNEL: whether it has the driver's module, and each module of 
 # Copies of images lie beside them (.dpkg-new, .old): a kernel has modules of its name.
 newest=$({ find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' 2>/dev/null || true; } | sed 's/.*vmlinuz-//' | sort -V |
   while read -r name; do [ ! -d "$root/lib/modules/$name" ] || echo "$name"; done | tail -n 1)
-for kernel in $(printf '%s\n' "$(uname -r)" "$newest" "${@#linux-headers-}" | sort -u); do
+for kernel in $(printf '%s\n' "$(uname -r)" "$newest" "$@" | sed -E 's/^(linux-headers|kernel-devel)-//' | sort -u); do
   [ -e "$root/lib/modules/$kernel/build/include" ] || continue
   ! has_driver "$kernel" || continue
   for source in "$root"/var/lib/dkms/nvidia*/*/source; do

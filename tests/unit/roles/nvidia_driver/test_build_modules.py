@@ -116,9 +116,10 @@ def test_a_kernel_that_the_driver_does_not_support_stops_no_other(root):
     assert build(root, RUNNING) == [f"DKMS did not build nvidia/580.1 for {RUNNING}"]
 
 
-def test_the_kernel_that_starts_next_gets_the_driver_though_another_flavour_is_newer(root):
+@pytest.mark.parametrize(("exact", "meta"), [("linux-headers-", "amd64"), ("kernel-devel-", "matched")])
+def test_the_kernel_that_starts_next_gets_the_driver_though_another_flavour_is_newer(root, exact, meta):
     """Its headers are in the plan; the meta package beside them is of no kernel."""
-    headers = (f"linux-headers-{OLDEST}", "linux-headers-amd64")
+    headers = (f"{exact}{OLDEST}", f"{exact}{meta}")
     assert build(root, headers=headers) == [f"built nvidia/580.1 for {kernel}" for kernel in (OLDEST, RUNNING, NEWEST)]
 
 
