@@ -21,8 +21,8 @@ def build(distribution: str, folder: Path) -> list[str]:
     packages = contents.archive_packages(distribution)
     folder.mkdir(parents=True, exist_ok=True)
     for package in packages:
-        deb.build(package, {}, folder / package.file_name)
-    return [package.file_name for package in packages]
+        deb.build(package, {}, folder / deb.file_name(package))
+    return [deb.file_name(package) for package in packages]
 
 
 def main() -> int:

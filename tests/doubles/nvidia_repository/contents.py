@@ -1,4 +1,4 @@
-"""Read contents.yml and the simulated driver's packages.yml, and return packages for deb.build."""
+"""Read contents.yml and the simulated driver's packages.yml, and return packages for deb.build or rpm.build."""
 
 import csv
 import fnmatch
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tests.doubles.nvidia_repository.deb import Package, WheelFiles
+from tests.doubles.nvidia_repository.package import Package, WheelFiles
 
 HERE = Path(__file__).resolve().parent
 DRIVER = HERE.parent / "simulated_driver"
@@ -35,6 +35,7 @@ KNOWN = {
     "executable",
     "links",
     "scripts",
+    "rpm_scripts",
     "triggers",
     "conffiles",
     "product_table",
@@ -56,7 +57,7 @@ class Slug:
     """The repository of one distribution release: NVIDIA's name for it (debian12) and the URL of its parent.
 
     drivers, cuda: the driver branches and CUDA series that it offers and scenarios change between, oldest first; also:
-    the branches that it offers, too.
+    the branches that it offers, too. dist: of the releases of rpm packages; streams: whether there are modules.
     """
 
     name: str
@@ -66,6 +67,12 @@ class Slug:
     drivers: tuple[str, ...]
     cuda: tuple[str, ...]
     also: tuple[str, ...] = ()
+    dist: str = ""
+    streams: bool = False
+
+    @property
+    def format(self) -> str:
+        return "rpm" if self.family == "rhel" else "deb"
 
     @property
     def folder(self) -> str:
@@ -96,17 +103,20 @@ def slug(name: str, base_url: str) -> Slug:
         raise SystemExit(f"slug {name}: unknown; contents.yml has {', '.join(sorted(known))}")
     entry = known[name]
     offered = tuple(entry["drivers"]), tuple(entry["cuda"]), tuple(entry.get("also", []))
-    return Slug(name, entry["key_file"], entry["packages"], base_url, *offered)
+    modules = entry.get("dist", ""), entry.get("streams", False)
+    return Slug(name, entry["key_file"], entry["packages"], base_url, *offered, *modules)
 
 
 def library_packages(target: Slug) -> Iterator[Package]:
     """Return the CUDA, cuDNN and NCCL packages of a repository, with real content from wheels; slugs share files."""
     data = contents()
+    form = data["formats"][target.format]
     for release in data["releases"]:
         if release["series"] not in target.cuda:
             continue
         major, minor = release["series"].split(".")
         values = {
+            **form,
             **release,
             **release["components"],
             "major": major,
@@ -114,23 +124,25 @@ def library_packages(target: Slug) -> Iterator[Package]:
             "priority": f"{major}{minor}",
         }
         for spec in data["cuda"]:
-            yield _package(spec, values)
+            yield _package(spec, values, target.format)
     for library in data["libraries"]:
         for spec in data[library["set"]]:
-            yield _package(spec, library)
+            yield _package(spec, {**form, **library}, target.format)
 
 
 def driver_packages(target: Slug) -> Iterator[Package]:
     """Return the simulated driver packages of a repository's branches, named as NVIDIA names them there."""
     data, family = driver_contents(), target.family
-    revision = data["revision"][family]
+    revision = fill(data["revision"][family], {"dist": target.dist})
     found: dict[tuple[str, str], Package] = {}  # several patches of a branch have one pinning package for it
     for driver in data["drivers"]:
         if driver["branch"] not in (*target.drivers, *target.also):
             continue
         branch = int(driver["branch"])
         graphics = GRAPHICS + f"-{branch}" * (family == "ubuntu" and branch <= LAST_BRANCH_IN_NAMES)
-        values = {**driver, "revision": revision, "full": f"{driver['driver']}-{revision}", "graphics": graphics}
+        full = f"{data['epoch'][family]}{driver['driver']}-{revision}"
+        places = {"libraries": data["libraries"][family], "graphics": graphics}
+        values = {**driver, "revision": revision, "full": full, **places}
         eras = ["all_branches", "up_to_580" if branch <= LAST_BRANCH_IN_NAMES else "from_590"]
         if branch <= LAST_BRANCH_IN_NAMES:
             eras.append("only_580" if branch >= FIRST_BRANCH_OF_DAEMON else "up_to_575")
@@ -141,12 +153,15 @@ def driver_packages(target: Slug) -> Iterator[Package]:
         pinning = [
             fill(data["pinning"], {**values, "pinned": name, "pin": pin})
             for name, pin in pinned.items()
-            if branch >= FIRST_PINNED_BRANCH
+            if branch >= FIRST_PINNED_BRANCH and target.format == "deb"
         ]
-        fabric = data["fabric"]["up_to_575" if branch <= LAST_BRANCH_OF_FABRIC else "from_580"]
+        fabric = data[family].get("fabric", data["fabric"])[
+            "up_to_575" if branch <= LAST_BRANCH_OF_FABRIC else "from_580"
+        ]
         for spec in [*pinning, *(spec for era in eras for spec in data[family].get(era, [])), *fabric]:
             name = fill(spec["name"], values)
-            package = _package({"version": "@full@", "source": _source(name), **spec}, values)
+            source = _source(name) if target.format == "deb" else None
+            package = _package({"version": "@full@", "source": source, **spec}, values, target.format)
             found.setdefault((name, package.control["Version"]), package)
     yield from found.values()
 
@@ -163,7 +178,7 @@ def archive_packages(distribution: str) -> list[Package]:
     if distribution not in archives:
         known = ", ".join(sorted(archives))
         raise ValueError(f"{distribution}: no simulated driver of its own archive; packages.yml has one of {known}")
-    values = archives[distribution]
+    values = {**archives[distribution], "libraries": driver_contents()["libraries"]["debian"]}
     return [_package({"version": "@full@", **spec}, values) for spec in values["packages"]]
 
 
@@ -192,6 +207,13 @@ def later_version(version: str) -> str:
 
 def _one_more(number: re.Pattern[str], text: str) -> str:
     return number.sub(lambda match: str(int(match[0]) + 1).zfill(len(match[0])), text, count=1)
+
+
+def repository_file(target: Slug) -> str:
+    """Return cuda-<slug>.repo, as NVIDIA's repository has it."""
+    name, url = f"cuda-{target.name}-x86_64", target.url.rstrip("/")
+    keys = f"gpgcheck=1\ngpgkey={url}/{target.key_file}\n"
+    return f"[{name}]\nname={name}\nbaseurl={url}\nenabled=1\n{keys}"
 
 
 def keyring_package(target: Slug, key: bytes) -> Package:
@@ -224,7 +246,7 @@ def fill(value: Any, values: Mapping[str, Any]) -> Any:
     return value
 
 
-def _package(raw: Mapping[str, Any], values: Mapping[str, Any]) -> Package:
+def _package(raw: Mapping[str, Any], values: Mapping[str, Any], form: str = "deb") -> Package:
     spec = fill(raw, values)
     if unknown := set(spec) - KNOWN:
         raise ValueError(f"{spec['name']}: unknown fields {sorted(unknown)}")
@@ -233,17 +255,15 @@ def _package(raw: Mapping[str, Any], values: Mapping[str, Any]) -> Package:
         text[path] = (DRIVER / source).read_text()
     if table := spec.get("product_table"):
         text[table] = product_table(values["driver"], values["cuda"])
-    scripts = dict(spec.get("scripts", {}))
-    if conffiles := spec.get("conffiles"):
-        scripts["conffiles"] = "".join(f"{path}\n" for path in conffiles)
     return Package(
         control=_control(spec),
         files=tuple(WheelFiles(item["wheel"], item["paths"]) for item in spec.get("files", [])),
         text=text,
         executable=frozenset(spec.get("executable", [])),
         links=spec.get("links", {}),
-        scripts=scripts,
+        scripts=spec.get("rpm_scripts" if form == "rpm" else "scripts", {}),
         triggers=spec.get("triggers", ""),
+        conffiles=tuple(spec.get("conffiles", [])),
     )
 
 

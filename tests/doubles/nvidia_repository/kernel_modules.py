@@ -6,7 +6,7 @@ Virtual machines have a kernel of their own, where modules built by these packag
 import dataclasses
 from pathlib import Path
 
-from tests.doubles.nvidia_repository.deb import Package
+from tests.doubles.nvidia_repository.package import Package
 
 SOURCE = Path(__file__).resolve().parents[1] / "simulated_driver" / "kernel_module"
 FOLDER = "kernel-modules"
