@@ -2,7 +2,8 @@
 
 Debian is built by mmdebstrap from Debian's packages, or from a registry's image where there is no mmdebstrap. Ubuntu is
 built from a registry's image; where no registry answers, it is simulated (ubuntu.yml): Debian's packages under Ubuntu's
-name. An image's tag is a digest of its recipe, so that a changed recipe builds a new image.
+name. So is Enterprise Linux, always (enterprise_linux.yml). An image's tag is a digest of its recipe, so that a changed
+recipe builds a new image.
 
     python -m tests.doubles.lab.images ubuntu-24.04     build it if necessary; print what it is as JSON
 """
@@ -25,8 +26,10 @@ from typing import Any
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
+from tests.doubles.lab import enterprise_linux
 from tests.doubles.lab.docker import docker, docker_succeeds
 from tests.doubles.lab.repository import cache
+from tests.doubles.nvidia_repository import rpm
 
 # A server after installation, python3 for Ansible, and python3-apt for ansible.builtin.apt.
 PACKAGES = (
@@ -99,8 +102,14 @@ class Image:
 
     @property
     def repository_slug(self) -> str:
-        """The distribution's name in NVIDIA's repository: ubuntu2404, debian12."""
-        return load_catalog().distros[self.distribution].nvidia_repository.slug
+        return repository_slug(self.distribution)
+
+
+def repository_slug(distribution: str) -> str:
+    """Return a distribution's name in NVIDIA's repository: ubuntu2404, debian12, rhel9."""
+    if distribution in enterprise_linux.SHAPES:
+        return str(enterprise_linux.SHAPES[distribution]["repository"])
+    return load_catalog().distros[distribution].nvidia_repository.slug
 
 
 def ensure(choice: str) -> Image:
@@ -127,9 +136,11 @@ def _ensure(choice: str) -> Image:
         return _from_registry(choice)
     if choice in STAND_INS:
         return _simulated(choice)
+    if choice in enterprise_linux.SHAPES:
+        return _shaped(choice)
     if choice in DEBIAN_SUITES:
         raise SystemExit(f"lab: cannot pull {REGISTRY_IMAGES[choice]}, and mmdebstrap is missing: apt-get install it")
-    known = ", ".join(["auto", *REGISTRY_IMAGES])
+    known = ", ".join(["auto", *REGISTRY_IMAGES, *enterprise_linux.SHAPES])
     raise SystemExit(f"lab: lab_image '{choice}' is unknown; set it to one of {known}")
 
 
@@ -150,8 +161,8 @@ def _pull(reference: str) -> bool:
     return docker_succeeds("pull", "--quiet", reference, seconds=300)
 
 
-def _tag(distribution: str, setup: str = SETUP) -> str:
-    recipe = json.dumps([distribution, PACKAGES, setup])
+def _tag(distribution: str, setup: str = SETUP, packages: list[str] = PACKAGES) -> str:
+    recipe = json.dumps([distribution, packages, setup])
     return f"gpuhost-lab:{distribution}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
@@ -167,7 +178,20 @@ def _from_registry(distribution: str) -> Image:
 def _from_packages(distribution: str) -> Image:
     image = Image(_tag(distribution), distribution, "from Debian packages with mmdebstrap")
     if not docker_succeeds("image", "inspect", image.tag):
-        _bootstrap(image, DEBIAN_SUITES[distribution])
+        _bootstrap(image, DEBIAN_SUITES[distribution], PACKAGES, SETUP)
+    return image
+
+
+def _shaped(shape: str) -> Image:
+    """Return an image shaped like Enterprise Linux."""
+    packages, script = enterprise_linux.debian_packages(shape), enterprise_linux.script(shape) + SETUP
+    built = repr([*enterprise_linux.packages(shape)]) + Path(rpm.__file__).read_text()
+    tag = _tag(f"{shape}-simulated", built + script, packages)
+    image = Image(tag, shape, enterprise_linux.origin(shape), simulated=True)
+    if not docker_succeeds("image", "inspect", image.tag):
+        with tempfile.TemporaryDirectory(prefix="gpuhost-repositories-") as folder:
+            enterprise_linux.write_repositories(shape, Path(folder))
+            _bootstrap(image, enterprise_linux.SHAPES[shape]["suite"], packages, script, Path(folder))
     return image
 
 
@@ -205,12 +229,12 @@ def archive_script(entry: dict[str, Any], archive: str | Path) -> str:
     return script + INDEX.format(archive=archive)
 
 
-def _bootstrap(image: Image, suite: str) -> None:
-    """Build an image of a suite of Debian."""
+def _bootstrap(image: Image, suite: str, packages: list[str], setup: str, files: Path | None = None) -> None:
+    """Build an image of packages of a suite of Debian; files: copied to its root before the setup."""
     print(f"lab: building the {image.distribution} image with mmdebstrap (half a minute)", flush=True)
     with tempfile.TemporaryDirectory(prefix="gpuhost-image-") as folder:
         archive = Path(folder) / "root.tar"
-        include = f"--include={','.join(PACKAGES)}"
+        include = f"--include={','.join(packages)}"
         command = ["mmdebstrap", "--quiet", "--variant=minbase", include, suite, str(archive)]
         try:
             result = subprocess.run(command, capture_output=True, text=True)
@@ -222,14 +246,16 @@ def _bootstrap(image: Image, suite: str) -> None:
             raise SystemExit(f"lab: mmdebstrap could not build {image.distribution}:\n{result.stderr[-2000:]}")
         base = f"{image.tag}-base"
         docker("import", str(archive), base)
-    _commit(base, SETUP, image.tag)
+    _commit(base, setup, image.tag, files)
     docker("image", "rm", "--no-prune", base)
 
 
-def _commit(base: str, script: str, tag: str) -> None:
+def _commit(base: str, script: str, tag: str, files: Path | None = None) -> None:
     """Run a script in a container of `base` and commit it as `tag`, which works without docker's build plug-in."""
     container = docker("create", "--entrypoint", "", base, "sh", "-c", script).strip()
     try:
+        if files is not None:
+            docker("cp", f"{files}/.", f"{container}:/")
         docker("start", "--attach", container)
         docker("commit", "--change", 'CMD ["/lib/systemd/systemd"]', container, tag)
     finally:

@@ -124,10 +124,10 @@ def library_packages(target: Slug) -> Iterator[Package]:
             "priority": f"{major}{minor}",
         }
         for spec in data["cuda"]:
-            yield _package(spec, values, target.format)
+            yield described(spec, values, target.format)
     for library in data["libraries"]:
         for spec in data[library["set"]]:
-            yield _package(spec, {**form, **library}, target.format)
+            yield described(spec, {**form, **library}, target.format)
 
 
 def driver_packages(target: Slug) -> Iterator[Package]:
@@ -161,7 +161,7 @@ def driver_packages(target: Slug) -> Iterator[Package]:
         for spec in [*pinning, *(spec for era in eras for spec in data[family].get(era, [])), *fabric]:
             name = fill(spec["name"], values)
             source = _source(name) if target.format == "deb" else None
-            package = _package({"version": "@full@", "source": source, **spec}, values, target.format)
+            package = described({"version": "@full@", "source": source, **spec}, values, target.format)
             found.setdefault((name, package.control["Version"]), package)
     yield from found.values()
 
@@ -179,7 +179,7 @@ def archive_packages(distribution: str) -> list[Package]:
         known = ", ".join(sorted(archives))
         raise ValueError(f"{distribution}: no simulated driver of its own archive; packages.yml has one of {known}")
     values = {**archives[distribution], "libraries": driver_contents()["libraries"]["debian"]}
-    return [_package({"version": "@full@", **spec}, values) for spec in values["packages"]]
+    return [described({"version": "@full@", **spec}, values) for spec in values["packages"]]
 
 
 def later(package: Package) -> Package:
@@ -246,7 +246,7 @@ def fill(value: Any, values: Mapping[str, Any]) -> Any:
     return value
 
 
-def _package(raw: Mapping[str, Any], values: Mapping[str, Any], form: str = "deb") -> Package:
+def described(raw: Mapping[str, Any], values: Mapping[str, Any], form: str = "deb") -> Package:
     spec = fill(raw, values)
     if unknown := set(spec) - KNOWN:
         raise ValueError(f"{spec['name']}: unknown fields {sorted(unknown)}")
