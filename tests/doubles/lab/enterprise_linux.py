@@ -38,12 +38,12 @@ DEBIANS_OWN = (
     "/etc/systemd/system/timers.target.wants/apt-* /etc/systemd/system/timers.target.wants/dpkg-*",
 )
 # Plugins that are packages of their own on EL; Debian has them in one, and switches `local` on.
-PLUGINS = ("local", "leaves", "show_leaves", "post-transaction-actions", "versionlock")
+PLUGINS = ("local", "leaves", "show_leaves", "post-transaction-actions", "system_upgrade", "versionlock")
 # It has the options of EL's program for what packages and roles do; its --display prints another text.
 ALTERNATIVES = f"""\
 #!/bin/sh
 # Simulated: Debian's update-alternatives in the place of EL's.
-exec {HIDDEN}/update-alternatives --admindir /var/lib/alternatives "$@"
+exec {HIDDEN}/update-alternatives --quiet --admindir /var/lib/alternatives "$@"
 """
 # In one process, because no program starts while the dynamic linker is away.
 LIBRARY_DIRECTORY = """\
@@ -153,6 +153,7 @@ def script(shape: str) -> str:
         "ln -s redhat-release /etc/system-release",
         "rm -f /etc/debian_version /etc/dpkg/origins/default",
         f"[ {database} = /var/lib/rpm ] || ln -s {database} /var/lib/rpm",
+        *(f"rm {path}" for path in contents.fill(DATA["remove"], entry["values"])),
         f"mv {hidden} /usr/bin/update-alternatives {HIDDEN}",
         # The interpreter that the system's own programs start stays.
         f"[ -e /usr/bin/python3 ] || ln -sf {HIDDEN}/python{entry['values']['python']} /usr/bin/python3",
