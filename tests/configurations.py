@@ -28,11 +28,10 @@ class Configuration(NamedTuple):
 
 def of_distribution(distribution: str) -> tuple[Configuration, Configuration]:
     """Return the older and the newer configuration; with one CUDA series both have it."""
-    from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
-
+    from tests.doubles.lab import images
     from tests.doubles.nvidia_repository import contents
 
-    slug = contents.slug(load_catalog().distros[distribution].nvidia_repository.slug, "")
+    slug = contents.slug(images.repository_slug(distribution), "")
     old, new = (Configuration(slug.drivers[n], slug.cuda[max(n, -len(slug.cuda))]) for n in (-2, -1))
     return old, new
 

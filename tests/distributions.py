@@ -26,6 +26,9 @@ NOT_APPLICABLE = {
     ("ubuntu-26.04", "default"): _NO_TENSORFLOW,
     ("ubuntu-26.04", DEMO): _NO_TENSORFLOW,
 }
+# Hosts shaped like Enterprise Linux (doubles/lab/enterprise_linux.yml), and the scenario that shows the shape: a tier.
+SHAPES = ("el-9", "el-10")
+SHAPE_CELLS = [(shape, "el_shape") for shape in SHAPES]
 CELLS = [(d, s) for d in DISTRIBUTIONS for s in SCENARIOS if (d, s) not in NOT_APPLICABLE]
 
 

@@ -411,6 +411,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "examples": [("examples", molecule)],
     "catalog": [("catalog", catalog), ("new_release", pytest("tests/new_release"))],
     "distributions": [("distributions", scenarios_on(distributions.CELLS))],
+    "el_shape": [("el_shape", scenarios_on(distributions.SHAPE_CELLS))],
 }
 
 

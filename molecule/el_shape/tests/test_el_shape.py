@@ -166,5 +166,7 @@ def test_the_later_state_is_newer(dnf: Any, as_root: Any, major: str, versions: 
     name = f"/etc/yum.repos.d/cuda-rhel{major}.repo"
     as_root.run_expect([0], f"sed -i 's|repository.lab/|repository.lab/later/|' {name}")
     dnf("clean expire-cache")
-    dnf("upgrade nvidia-open" if major == "9" else "upgrade 'nvidia-open-580*'")
+    if major == "10":
+        dnf("versionlock add '*nvidia*580*'")
+    dnf("upgrade nvidia-open")
     assert versions() == {"3:580.126.17"}

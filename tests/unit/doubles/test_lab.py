@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
-from tests.doubles.lab import containers, images, pci
+from tests import distributions
+from tests.doubles.lab import containers, enterprise_linux, images, pci
 
 
 @pytest.fixture(autouse=True)
@@ -89,8 +90,25 @@ def built(monkeypatch):
     found: list[tuple[str, str]] = []
     monkeypatch.setattr(images, "docker_succeeds", lambda *words, seconds=0: False)
     monkeypatch.setattr(images, "_commit", lambda base, script, tag: found.append((base, script)))
-    monkeypatch.setattr(images, "_bootstrap", lambda image, suite: found.append((suite, image.tag)))
+    monkeypatch.setattr(images, "_bootstrap", lambda image, suite, *_words: found.append((suite, image.tag)))
     return found
+
+
+@pytest.mark.parametrize("shape", distributions.SHAPES)
+def test_enterprise_linux_is_shaped_over_debians_packages_and_says_so(built, monkeypatch, shape):
+    written = []
+    monkeypatch.setattr(enterprise_linux, "write_repositories", lambda name, root: written.append(name))
+    image = images.ensure(shape)
+    assert (image.simulated, image.repository_slug) == (True, enterprise_linux.SHAPES[shape]["repository"])
+    assert "EL-shaped, SIMULATED" in image.origin
+    assert built == [({"el-9": "bookworm", "el-10": "trixie"}[shape], image.tag)]
+    assert written == [shape]
+    script = enterprise_linux.script(shape)
+    assert subprocess.run(["sh", "-n"], input=script, text=True).returncode == 0
+    assert "/usr/share/gpuhost-simulated/distribution.txt" in script  # what the probe and the report say
+    published = (images.OS_RELEASE / enterprise_linux.SHAPES[shape]["os_release"]).read_text().splitlines()
+    assert [line for line in published if line not in script] == [published[6]]
+    assert published[6].startswith("PRETTY_NAME=")
 
 
 @pytest.mark.parametrize("name", images.STAND_INS)
