@@ -1,1 +1,1 @@
-"""An apt repository laid out as NVIDIA's own: real CUDA, cuDNN and NCCL from wheels, a simulated driver."""
+"""Repositories laid out as NVIDIA's own, for apt and dnf: real CUDA, cuDNN and NCCL from wheels, a simulated driver."""

@@ -1,4 +1,4 @@
-"""The NVIDIA-shaped repositories for dnf, checked with rpm, gpgv and public lists; the scenario el_shape has a real dnf."""
+"""The NVIDIA-shaped repositories for dnf, checked with rpm, gpgv and public lists. Scenario el_shape has a real dnf."""
 
 from __future__ import annotations
 
