@@ -157,6 +157,9 @@ def test_the_libraries_are_real(dnf: Any, as_root: Any) -> None:
     as_root.run_expect([0], f"printf %s '{PROGRAM}' > /root/program.cu")
     as_root.run_expect([0], "/usr/local/cuda/bin/nvcc -o /root/program /root/program.cu -lcudnn -lnccl")
     assert as_root.run_expect([0], "/root/program").stdout == "runtime 13000, cudnn 92800, nccl 22809"
+    library = as_root.run_expect([0], "ldconfig -p | sed -n 's/.*libnccl.so.2 .*=> //p'").stdout.strip()
+    assert library == "/lib64/libnccl.so.2"
+    assert as_root.run_expect([0], f"rpm -qf --qf '%{{name}}' {library}").stdout == "libnccl"
     dnf("remove cuda-toolkit-13-0 cuda-toolkit-13-0-config-common")
     assert not as_root.file("/usr/local/cuda").exists
     assert not as_root.file("/usr/local/cuda-13.0").exists

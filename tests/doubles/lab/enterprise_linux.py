@@ -142,13 +142,16 @@ def script(shape: str) -> str:
         "/usr/lib/systemd/system-preset/90-default.preset": PRESET,
         "/usr/lib/systemd/system-preset/99-default-disable.preset": "disable *\n",
         "/usr/sbin/alternatives": ALTERNATIVES,
+        # The linker names EL's directory and not Debian's, which is the same.
+        "/etc/ld.so.conf.d/00-simulated-el.conf": "/lib64\n",
     }
     lines = [
         "set -eu",
         f"mkdir -p {HIDDEN} {database} /var/lib/alternatives /usr/libexec",
-        "mkdir -p /usr/share/gpuhost-simulated /etc/yum.repos.d /etc/rpm",
+        "mkdir -p /usr/share/gpuhost-simulated /etc/yum.repos.d /etc/rpm /etc/pki/tls/certs",
         f"python3 -c {shlex.quote(LIBRARY_DIRECTORY)}",
         *(f"printf %s {shlex.quote(content)} > {path}" for path, content in files.items()),
+        "ln -s /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt",
         "ln -s redhat-release /etc/rocky-release",
         "ln -s redhat-release /etc/system-release",
         "rm -f /etc/debian_version /etc/dpkg/origins/default",
