@@ -172,9 +172,9 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         """
         if not decision.plan.ok or drift.PACKAGES not in decision.facts["gpu_stack_drift"] or probed["uid"] != 0:
             return None
-        transient = [problem for problem in decision.preflight.problems if problem.code in checks.TRANSIENT]
+        refused = [problem for problem in decision.preflight.problems if problem.code in checks.REFUSED_AT_ONCE]
         options = role_variables(decision.facts, (fingerprints.TRANSACTION,))
-        if transient or not options:
+        if refused or not options:
             return None
         arguments = {**options[fingerprints.TRANSACTION], "simulate": True}
         done = self._execute_module(module_name=TRANSACTION, module_args=arguments, task_vars=variables)

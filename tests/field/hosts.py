@@ -31,6 +31,41 @@ DISTRIBUTIONS = {
     "ubuntu-24.04": ("Ubuntu", "6.8.0-90-generic", "linux-image-generic", 13, "3.12"),
     "ubuntu-26.04": ("Ubuntu", "7.0.0-14-generic", "linux-image-generic", 15, "3.14"),
 }
+# Of Enterprise Linux: os-release, as public listings of it have it; then as above.
+ENTERPRISE_LINUX = {
+    "rocky-9": (
+        "Rocky Linux",
+        "9.6",
+        "rhel centos fedora",
+        "5.14.0-570.12.1.el9_6",
+        "11.5.0 20240719 (Red Hat 11.5.0-5)",
+        "3.9",
+    ),
+    "almalinux-9": (
+        "AlmaLinux",
+        "9.7",
+        "rhel centos fedora",
+        "5.14.0-611.49.1.el9_7",
+        "11.5.0 20240719 (Red Hat 11.5.0-11)",
+        "3.9",
+    ),
+    "rhel-9": (
+        "Red Hat Enterprise Linux",
+        "9.6",
+        "fedora",
+        "5.14.0-570.23.1.el9_6",
+        "11.5.0 20240719 (Red Hat 11.5.0-5)",
+        "3.9",
+    ),
+    "rhel-10": (
+        "Red Hat Enterprise Linux",
+        "10.1",
+        "centos fedora",
+        "6.12.0-124.49.1.el10_1",
+        "14.3.1 20250617 (Red Hat 14.3.1-2)",
+        "3.12",
+    ),
+}
 CODENAMES = {"ubuntu-22.04": "jammy", "ubuntu-24.04": "noble", "ubuntu-26.04": "resolute"}
 X86_64 = "x86_64"
 FLAGS = "flags\t\t: fpu pni ssse3 fma cx16 sse4_1 sse4_2 popcnt avx lahf_lm avx2"
@@ -136,6 +171,9 @@ def lay_out(root: Path, words: Words) -> None:
     """Write a host that a run could set up, but for what the words say."""
     check_words(words, BARE)
     distribution = words.get("distribution", "ubuntu-24.04")
+    if distribution in ENTERPRISE_LINUX:
+        _lay_out_enterprise_linux(root, distribution, words)
+        return
     system, kernel, meta, gcc, python = DISTRIBUTIONS[distribution]
     native = dpkg_info.native_architecture(machine(words))
     kernel, meta = kernel.replace("amd64", native), meta.replace("amd64", native)
@@ -157,17 +195,7 @@ def lay_out(root: Path, words: Words) -> None:
     packages |= {meta.replace("image", "headers"): {"version": "1", "depends": f"linux-headers-{kernels[-1]}"}}
     packages |= {f"gcc-{gcc}": "1", "dkms": "3.0.11-1", "binutils": "1", "kmod": "1", "zstd": "1", "xz-utils": "1"}
     put_grub_menu(root, list(reversed(kernels)), words.get("next", "0"), system)
-    python = words.get("python", python)
-    for path in (f"usr/bin/python{python}", f"usr/lib/python{python}/ensurepip/__init__.py"):
-        put(root, path, "")
-    put(root, "usr/bin/python3", {"link": f"python{python}"})
-    put(root, "proc/cpuinfo", PROCESSORS[machine(words)])
-    put(root, "proc/mounts", "/dev/sda2 / ext4 rw,relatime 0 0\n")
-    put(root, "proc/modules", "")
-    put(root, "proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{kernels[0]} root=/dev/sda2 ro\n")
-    put(root, "sys/firmware/acpi/README", "")
-    for address, spec in devices(words):
-        put_device(root, address, spec)
+    _lay_out_computer(root, words, kernels[0], words.get("python", python))
     if "driver" in words:
         packages |= installed_driver(root, words["driver"], kernels, machine(words))
     packages |= words.get("packages", {})
@@ -182,6 +210,43 @@ def lay_out(root: Path, words: Words) -> None:
         put_repository(root, uri, suite or "/", offered(rows, native), release)
     for name, spec in words.get("files", {}).items():
         put(root, name, spec)
+
+
+def _lay_out_computer(root: Path, words: Words, kernel: str, python: str) -> None:
+    """Write what does not depend on the distribution: Python, processor, mounts, modules, devices."""
+    for path in (f"usr/bin/python{python}", f"usr/lib/python{python}/ensurepip/__init__.py"):
+        put(root, path, "")
+    put(root, "usr/bin/python3", {"link": f"python{python}"})
+    put(root, "proc/cpuinfo", PROCESSORS[machine(words)])
+    put(root, "proc/mounts", "/dev/sda2 / ext4 rw,relatime 0 0\n")
+    put(root, "proc/modules", "")
+    put(root, "proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{kernel} root=/dev/sda2 ro\n")
+    put(root, "sys/firmware/acpi/README", "")
+    for address, spec in devices(words):
+        put_device(root, address, spec)
+
+
+def _lay_out_enterprise_linux(root: Path, distribution: str, words: Words) -> None:
+    """Write a bare host with kernels and their headers as Enterprise Linux has them; rpm's database is not read yet."""
+    system, version, like, kernel, compiler, python = ENTERPRISE_LINUX[distribution]
+    name, _, release = distribution.partition("-")
+    put(
+        root,
+        "etc/os-release",
+        f'NAME="{system}"\nVERSION="{version}"\nID="{name}"\nID_LIKE="{like}"\nVERSION_ID="{version}"\n'
+        f'PLATFORM_ID="platform:el{release}"\nPRETTY_NAME="{system} {version}"\n',
+    )
+    kernels = words.get("kernels", [f"{kernel}.{machine(words)}"])
+    put(root, "proc/sys/kernel/osrelease", f"{kernels[0]}\n")
+    for each in kernels:
+        put(root, f"boot/vmlinuz-{each}", "")
+        put(root, f"boot/config-{each}", f'CONFIG_CC_VERSION_TEXT="{words.get("compiler", f"gcc (GCC) {compiler}")}"\n')
+        put(root, f"lib/modules/{each}/modules.dep", "kernel/fs/xfs/xfs.ko.xz:\n")
+        put(root, f"usr/src/kernels/{each}/Makefile", "")
+        put(root, f"lib/modules/{each}/build", {"link": f"/usr/src/kernels/{each}"})
+    _lay_out_computer(root, words, kernels[0], words.get("python", python))
+    for path, spec in words.get("files", {}).items():
+        put(root, path, spec)
 
 
 def installed_driver(root: Path, words: Words, kernels: list[str], machine: str) -> dict[str, Any]:

@@ -140,8 +140,10 @@ def test_what_may_be_planned_can_be_installed(distro: str, machine: str) -> None
 
 
 # GPUs for which nothing can be planned: Kepler, whose last driver, 470, is too old for the CUDA of newer releases;
-# Blackwell with Python 3.8; Maxwell and Pascal with Python 3.14.
+# Blackwell with Python 3.8; Maxwell and Pascal with Python 3.14; before Turing with CUDA 13 alone (EL 10).
 REFUSED = {
+    **{name: {"3.5"} for name in ("almalinux-9", "centos-9", "rhel-9", "rocky-9")},
+    **{name: {"3.5", "5.2", "6.1", "7.0"} for name in ("almalinux-10", "centos-10", "rhel-10", "rocky-10")},
     "debian-12": {"3.5"},
     "debian-13": {"3.5"},
     "ubuntu-20.04": {"10.0", "12.0"},

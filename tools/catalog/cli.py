@@ -173,7 +173,7 @@ def check_archive(family: str, catalog: Catalog, result: Result, log: Log) -> No
 
 
 def check_nvidia(catalog: Catalog, result: Result, log: Log) -> None:
-    """Compare NVIDIA's repository for each distribution release."""
+    """Compare NVIDIA's repository for each distribution release that has apt: those of rpm packages are not read."""
 
     def compared(distro: Any) -> list[Finding]:
         log(f"nvidia: index of {distro.nvidia_repository.slug}")
@@ -183,7 +183,7 @@ def check_nvidia(catalog: Catalog, result: Result, log: Log) -> None:
         result.compared.append(f"nvidia: {distro.nvidia_repository.slug}")
         return findings
 
-    for findings in _each(_served(catalog, result), compared, result, "nvidia"):
+    for findings in _each([each for each in _served(catalog, result) if not each.dist], compared, result, "nvidia"):
         result.findings += findings
 
 

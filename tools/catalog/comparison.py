@@ -455,12 +455,16 @@ def compare_archived_drivers(catalog: Catalog, family: str, archives: Mapping[st
 def nvidia_globs(catalog: Catalog, distro: Distro) -> list[str]:
     """Return the globs of the compared packages in NVIDIA's repository, for apt_lists.parse."""
     blanks = {"major": "*", "minor": "*", "branch": "*", "cuda_major": "*"}
-    names = [catalog.cuda.apt.toolkit, catalog.driver.pinning.package, *catalog.nccl.apt.packages]
-    names += [apt.runtime for apt in catalog.cudnn.apt]
+    names = [catalog.cuda.names.toolkit, catalog.driver.pinning.package, *_nccl_names(catalog, distro)]
+    names += [row.runtime for row in catalog.cudnn.names if distro.family in row.families]
     for packages in catalog.driver.packages:
         if packages.family == distro.family:
             names += packages.names()
     return sorted({name.format(**blanks) for name in names})
+
+
+def _nccl_names(catalog: Catalog, distro: Distro) -> list[str]:
+    return [name for row in catalog.nccl.names if distro.family in row.families for name in row.packages]
 
 
 def _matching(offered: Offered, template: str) -> dict[tuple[str, ...], tuple[str, ...]]:
@@ -472,7 +476,7 @@ def _matching(offered: Offered, template: str) -> dict[tuple[str, ...], tuple[st
 
 def _compare_nvidia_cuda(catalog: Catalog, distro: Distro, offered: Offered) -> list[Finding]:
     toolkits = {t.version: [r.version for r in t.releases] for t in catalog.cuda.toolkits}
-    found = {".".join(numbers): v for numbers, v in _matching(offered, catalog.cuda.apt.toolkit).items()}
+    found = {".".join(numbers): v for numbers, v in _matching(offered, catalog.cuda.names.toolkit).items()}
     slug, findings = distro.nvidia_repository.slug, []
     for series, packages in sorted(found.items(), key=lambda item: versions.key(item[0])):
         newest = versions.upstream(packages[0])
@@ -524,7 +528,7 @@ def _newest_nccl(builds: Iterable[tuple[str, str]]) -> dict[int, tuple[str, str]
 def _compare_nvidia_cudnn(catalog: Catalog, distro: Distro, offered: Offered) -> list[Finding]:
     known = [v.version for v in catalog.cudnn.versions]
     found = {
-        versions.upstream(v) for a in catalog.cudnn.apt for vs in _matching(offered, a.runtime).values() for v in vs
+        versions.upstream(v) for a in catalog.cudnn.names for vs in _matching(offered, a.runtime).values() for v in vs
     }
     newest = max(found, key=versions.key, default=_ABSENT)
     if newest == _ABSENT or newest in known:
@@ -538,7 +542,7 @@ def _compare_nvidia_nccl(catalog: Catalog, distro: Distro, offered: Offered) -> 
     known = {(b.version, b.cuda) for b in catalog.nccl.builds if b.slugs is None or slug in b.slugs}
     found = {
         (versions.upstream(version), cuda)
-        for name in catalog.nccl.apt.packages
+        for name in _nccl_names(catalog, distro)
         for version in offered.get(name, ())
         if (cuda := versions.cuda_suffix(version))
     }
@@ -561,7 +565,7 @@ def compare_nvidia(catalog: Catalog, distro: Distro, index: NvidiaIndex) -> list
         where = f"distro/{distro.id}.yml nvidia_repository.key_file {entry.key_file}"
         observed = index.key_fingerprint or _NOT_OFFERED
         kind = "differs" if index.key_fingerprint else "gone"
-        findings.append(Finding("nvidia", kind, where, entry.key_fingerprint, observed))
+        findings.append(Finding("nvidia", kind, where, entry.key_fingerprint or _ABSENT, observed))
     findings += _compare_nvidia_cuda(catalog, distro, index.offered)
     findings += _compare_nvidia_driver(catalog, distro, index.offered)
     findings += _compare_nvidia_cudnn(catalog, distro, index.offered)

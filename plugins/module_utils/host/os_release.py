@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Distribution
 
+_ENTERPRISE_LINUX = re.compile(r"platform:el(\d+)")
 PATHS = ("/etc/os-release", "/usr/lib/os-release")
 
 
@@ -23,11 +25,17 @@ def parse(text: str) -> dict[str, str]:
 
 
 def distribution(variables: dict[str, str]) -> Distribution:
-    """Return the probe's `distribution`; a rolling release has no version, and its id is the bare name."""
+    """Return the probe's `distribution`; a rolling release has no version, and its id is the bare name.
+
+    A release of Enterprise Linux is its major one, which PLATFORM_ID has (`platform:el9`): the minor ones are updates
+    of it.
+    """
     name = variables.get("ID", "linux")
     version = variables.get("VERSION_ID", "")
+    platform = _ENTERPRISE_LINUX.fullmatch(variables.get("PLATFORM_ID", ""))
+    release = platform.group(1) if platform else version
     return Distribution(
-        id="%s-%s" % (name, version) if version else name,
+        id="%s-%s" % (name, release) if release else name,
         name=name,
         version=version,
         codename=variables.get("VERSION_CODENAME", variables.get("UBUNTU_CODENAME", "")),

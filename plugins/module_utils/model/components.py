@@ -12,6 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import ByName
 
 C = TypeVar("C", bound="Component")
+P = TypeVar("P", bound="PackagedComponent")
 # The records by the names of their components, those of modules of the controller once these are imported.
 KINDS: Dict[str, Type[Component]] = {}
 
@@ -85,6 +86,11 @@ class PackagedComponent(Component):
         """All packages, those that pin its versions first."""
         return self.packages
 
+    def of_rpm(self: P) -> P:
+        """Return the component with packages whose texts are those that dnf takes."""
+        packages = tuple(dataclasses.replace(package, is_rpm=True) for package in self.packages)
+        return dataclasses.replace(self, packages=packages)  # type: ignore[type-var]
+
 
 class FrameworkComponent(Component):
     """A framework in an environment of its own. lock: the name of the file with its wheels."""
@@ -105,6 +111,8 @@ class DriverComponent(PackagedComponent):
     security_floor: the first version of the branch with the fixes of published vulnerabilities, None if none is known.
     kernel_headers, kernel_compilers, kernel_tools: names of the packages that the kernel modules are built with; empty
     where none are built.
+    module_stream: of NVIDIA's repository, which is to be enabled, None where that has no streams; repositories: the
+    others that must be enabled for its packages and their dependencies.
     """
 
     name: ClassVar[str] = "driver"
@@ -126,6 +134,8 @@ class DriverComponent(PackagedComponent):
     kernel_headers: Tuple[str, ...] = ()
     kernel_compilers: Tuple[str, ...] = ()
     kernel_tools: Tuple[str, ...] = ()
+    module_stream: Optional[str] = None
+    repositories: Tuple[str, ...] = ()
 
     @property
     def all_packages(self) -> tuple[Package, ...]:

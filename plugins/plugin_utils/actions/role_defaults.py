@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.de
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import distributions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.architectures import where_supported
 
 
@@ -32,6 +33,8 @@ def distribution(facts: Mapping[str, Any]) -> str:
     known = load_catalog().distros
     for candidate in candidates:
         if candidate in known:
+            if known[candidate].planned_only:
+                raise ValueError(distributions.planned_only(known[candidate]))
             return candidate
     raise ValueError(f"the host runs {candidates[0]}; the catalog has {', '.join(sorted(known))}")
 

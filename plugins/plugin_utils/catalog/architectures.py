@@ -92,7 +92,7 @@ def declared(catalog: Catalog) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "cpu.yml.unmarked_locks", (catalog.cpu.unmarked_locks,)
     files = {f"{name}.yml": getattr(catalog, name) for name in _FILES}
     files |= {f"{name}.yml": file for name, file in catalog.components.items()}
-    for where, file in (files | {f"distro/{distro.id}.yml": distro for distro in catalog.distros.values()}).items():
+    for where, file in (files | {distro.path: distro for distro in catalog.distros.values()}).items():
         yield from _declared(where, file)
 
 

@@ -25,6 +25,7 @@ def repository_facts(
 ) -> dict[str, str]:
     """Return `url`, `key_url`, `key_fingerprint` and `slug` of NVIDIA's repository for a distribution release.
 
+    The fingerprint is empty where the catalog has none.
     base_url: that of a mirror, without distribution and architecture. Raises KeyError for an unknown distribution, and
     for an architecture that it has no repository for.
     """
@@ -33,7 +34,8 @@ def repository_facts(
     entry = catalog.distros[distribution].nvidia_repository
     base = (base_url or catalog.repository.base_url).rstrip("/")
     url = f"{base}/{entry.slug}/{catalog.repository.architectures[architecture]}/"
-    return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": entry.key_fingerprint, "slug": entry.slug}
+    fingerprint = entry.key_fingerprint or ""
+    return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": fingerprint, "slug": entry.slug}
 
 
 def repositories(catalog: Catalog, base_url: str | None = None) -> dict[str, dict[str, str]]:
@@ -44,7 +46,9 @@ def repositories(catalog: Catalog, base_url: str | None = None) -> dict[str, dic
     }
 
 
-def triton_packages(catalog: Catalog, version: str, python: str, packaged: bool) -> tuple[tuple[str, ...], ...]:
+def triton_packages(
+    catalog: Catalog, family: str, version: str, python: str, packaged: bool
+) -> tuple[tuple[str, ...], ...]:
     """Return a PyTorch release's packages of a compiler and of Python's headers; none if it compiles nothing on hosts.
 
     packaged: whether that Python is the distribution's; no other one's headers are in the archive.
@@ -52,7 +56,8 @@ def triton_packages(catalog: Catalog, version: str, python: str, packaged: bool)
     triton = catalog.pytorch.triton
     if triton is None or not versions.satisfies(version, triton.releases):
         return (), ()
-    return triton.compiler, (triton.headers.format(python=python),) if packaged else ()
+    names = next(row for row in triton.packages if family in row.families)
+    return names.compiler, (names.headers.format(python=python),) if packaged else ()
 
 
 def gpu_thresholds(catalog: Catalog, pci_ids: Iterable[str]) -> dict[str, dict[str, str | float | None]]:
@@ -119,6 +124,18 @@ def kernel_headers(distro: Distro, release: str) -> KernelHeaders | None:
     return next((row for row in rows if re.search(row.running, release)), None)
 
 
+def kernel_build(release: str) -> str:
+    """Return a kernel's release without the flavour that rpm's releases have behind a plus sign: `+64k`."""
+    return release.partition("+")[0]
+
+
+def exact_headers(distro: Distro, release: str) -> str:
+    """Return the package with the headers of one kernel, by the row of its flavour if that has a name of its own."""
+    row = kernel_headers(distro, release)
+    name = row.exact if row and row.exact else distro.kernel.exact
+    return name.format(release=release, build=kernel_build(release))
+
+
 def kernel_compiler(distro: Distro, release: str) -> KernelCompiler | None:
     """Return the row of the compiler that built a kernel; None where the catalog does not know it."""
     rows = distro.kernel.compilers if is_archive_kernel(distro, release) else ()
@@ -130,7 +147,7 @@ def kernel_of_series(distro: Distro, series: str, architecture: str) -> str:
 
     Raises KeyError for an architecture that the distribution release does not serve.
     """
-    return f"{series}.0-0-{distro.kernel.flavours[architecture]}"
+    return distro.kernel.standard.format(series=series, flavour=distro.kernel.flavours[architecture])
 
 
 def proxmox_headers(catalog: Catalog, releases: Iterable[str]) -> list[str]:

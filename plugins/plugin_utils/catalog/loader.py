@@ -33,6 +33,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     KnownBadFile,
     LockFiles,
     NcclFile,
+    OtherDistributionsFile,
     PackagesFile,
     Product,
     PytorchFile,
@@ -70,6 +71,7 @@ _FILES: dict[str, type] = {
     "repository": RepositoryFile,
     "packages": PackagesFile,
     "known_bad": KnownBadFile,
+    "other_distributions": OtherDistributionsFile,
 }
 # Files that people write: a mistake in a key or a version is no plan from another one.
 _RULES = records.Rules(
@@ -202,8 +204,8 @@ def read_catalog(folder: Path, components: Mapping[str, type[ComponentFile]] | N
         distro = _read_yaml(path, Distro, problems)
         if distro is not None and distro.id != path.stem:
             problems.append(f"{path.name}.id: expected {path.stem}, found {distro.id}")
-        parts["distros"][path.stem] = distro
-    if not parts["distros"]:
+        parts["distros"] |= {each.id: each for each in distro.releases()} if distro is not None else {}
+    if not parts["distros"] and not problems:
         problems.append(f"{folder / 'distro'}: contains no distribution file")
     if not problems:
         problems += cross_check(Catalog(**parts))

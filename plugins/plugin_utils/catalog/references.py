@@ -45,7 +45,7 @@ def _architectures(catalog: Catalog) -> Iterator[str]:
             if name not in known:
                 yield f"{where}: {name} is not under known_architectures in cpu.yml; expected one of {', '.join(known)}"
     for distro in catalog.distros.values():
-        where = f"distro/{distro.id}.yml"
+        where = distro.path
         for name in distro.cpu_architectures:
             if name not in catalog.repository.architectures:
                 yield f"{where}.cpu_architectures: {name} is not under architectures in repository.yml"
@@ -229,13 +229,13 @@ def _cudnn(catalog: Catalog) -> Iterator[str]:
         yield from _missing_toolkits(catalog, where, build.cuda)
         if build.version not in known:
             yield f"{where}: {build.version} is not under versions"
-    majors = {a.cudnn_major for a in catalog.cudnn.apt}
+    majors = {a.cudnn_major for a in catalog.cudnn.names}
     for entry in catalog.cudnn.versions:
         where = f"cudnn.yml.versions[{entry.version}]"
         if entry.version.count(".") == 1:
             continue  # a series without a package
         if versions.major(entry.version) not in majors:
-            yield f"{where}: no entry under apt names the packages of cuDNN {versions.major(entry.version)}"
+            yield f"{where}: no entry under names has the packages of cuDNN {versions.major(entry.version)}"
         for cuda_major in entry.cuda_majors:
             if not any(
                 cuda_major in s.cuda_majors
@@ -303,7 +303,7 @@ def _pytorch(catalog: Catalog) -> Iterator[str]:
 def _archives(catalog: Catalog) -> Iterator[str]:
     branches = {b.branch for b in catalog.driver.branches}
     for distro in catalog.distros.values():
-        where = f"distro/{distro.id}.yml"
+        where = distro.path
         for driver in distro.distro_drivers:
             if driver.branch not in branches:
                 yield f"{where}.distro_drivers[{driver.branch}]: the branch is not in driver.yml; add its stanza there"
@@ -313,7 +313,7 @@ def _archives(catalog: Catalog) -> Iterator[str]:
 def _distros(catalog: Catalog) -> Iterator[str]:
     branches = {b.branch for b in catalog.driver.branches}
     for distro in catalog.distros.values():
-        where = f"distro/{distro.id}.yml"
+        where = distro.path
         repository = distro.nvidia_repository
         limits = distro.nvidia_branches
         for branch in (limits.first, limits.last) if limits else ():

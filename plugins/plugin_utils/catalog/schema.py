@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database im
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 
 Modules = Literal["proprietary", "either", "open"]
-Family = Literal["debian", "ubuntu"]
+Family = Literal["debian", "ubuntu", "rhel"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,21 +335,30 @@ class DriverSets(DriverSet):
 
 @dataclasses.dataclass(frozen=True)
 class DriverPackages(DriverSets):
-    """The packages of a range of branches in NVIDIA's repository."""
+    """The packages of a range of branches in NVIDIA's repository.
+
+    revision: with {dist}, the distribution release in the versions of rpm packages; epoch: of these versions.
+    """
 
     family: Family
     first_branch: str
     last_branch: str | None
     revision: str
     source: str
+    epoch: str | None = None
     cpu_architectures: tuple[str, ...] | None = None
+
+    def package_version(self, version: str, dist: str) -> str:
+        """Return the version of the packages of a driver's release."""
+        return f"{f'{self.epoch}:' if self.epoch else ''}{version}-{self.revision.format(dist=dist)}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Pinning:
-    """NVIDIA's package that pins a driver branch."""
+    """NVIDIA's package that pins a driver branch, for some families of distributions."""
 
     package: str
+    families: tuple[Family, ...]
     first_branch: str
     source: str
 
@@ -377,7 +386,7 @@ class MinorVersionCompatibility:
 
 
 @dataclasses.dataclass(frozen=True)
-class CudaApt:
+class CudaNames:
     """NVIDIA's names of the toolkit's packages; series and metapackages are regular expressions."""
 
     toolkit: str
@@ -427,25 +436,27 @@ class CudaFile:
     schema: int
     cpu_architectures: tuple[str, ...]
     minor_version_compatibility: tuple[MinorVersionCompatibility, ...]
-    apt: CudaApt
+    names: CudaNames
     libcudart: tuple[RuntimeLibrary, ...]
     toolkits: tuple[Toolkit, ...]
     libcusolver: tuple[RuntimeLibrary, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class CudnnApt:
-    """NVIDIA's names of the packages of a cuDNN major.
+class CudnnNames:
+    """NVIDIA's names of the packages of a cuDNN major, for families of distributions.
 
     other_builds: a regular expression of the packages that must be removed, since they have the same files.
     """
 
+    families: tuple[Family, ...]
     cudnn_major: int
     runtime: str
     development: tuple[str, ...]
     version: str
     source: str
     other_builds: str | None = None
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -487,19 +498,21 @@ class CudnnFile:
 
     schema: int
     cpu_architectures: tuple[str, ...]
-    apt: tuple[CudnnApt, ...]
+    names: tuple[CudnnNames, ...]
     support: tuple[CudnnSupport, ...]
     apt_builds: tuple[CudnnAptBuild, ...]
     versions: tuple[CudnnVersion, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class NcclApt:
-    """NVIDIA's names of the NCCL packages."""
+class NcclNames:
+    """NVIDIA's names of the NCCL packages, for families of distributions."""
 
+    families: tuple[Family, ...]
     packages: tuple[str, ...]
     version: str
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -531,7 +544,7 @@ class NcclFile:
 
     schema: int
     cpu_architectures: tuple[str, ...]
-    apt: NcclApt
+    names: tuple[NcclNames, ...]
     support: tuple[NcclSupport, ...]
     builds: tuple[NcclBuild, ...]
 
@@ -658,15 +671,24 @@ class PytorchBuild:
 
 
 @dataclasses.dataclass(frozen=True)
+class TritonPackages:
+    """The packages with which Triton compiles on the host, for families of distributions; headers: with {python}."""
+
+    families: tuple[Family, ...]
+    compiler: tuple[str, ...]
+    headers: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Triton:
-    """The packages with which Triton compiles on the host, for releases of PyTorch whose eager operations need it.
+    """What Triton compiles with on the host, for releases of PyTorch whose eager operations need it.
 
     compute_capability: the oldest for which any release compiles.
     """
 
     releases: str
-    compiler: tuple[str, ...]
-    headers: str
+    packages: tuple[TritonPackages, ...]
     compute_capability: str
     source: str
 
@@ -875,36 +897,65 @@ class KnownBadFile:
 
 @dataclasses.dataclass(frozen=True)
 class OsRelease:
-    """The fields of /etc/os-release that identify a distribution release."""
+    """The fields of /etc/os-release that identify a distribution release.
+
+    version_id: without a minor release; platform_id: of a family of distributions, None where there is none.
+    """
 
     id: str
     version_id: str
     codename: str
+    platform_id: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class DistroPython:
-    """The distribution's Python interpreters."""
+    """The distribution's Python interpreters.
+
+    packages: by version, those that can be installed beside the default one; empty where each has what it comes with.
+    """
 
     default: str
     available: tuple[str, ...]
+    packages: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class DistroGcc:
-    """The distribution's compilers."""
+    """The distribution's compilers.
+
+    names: of the packages of the default one, for C and C++; other_names: of another major, with {major}, None where
+    the catalog knows none.
+    """
 
     default: int
     available: tuple[int, ...]
+    names: tuple[str, str] = ("gcc", "g++")
+    other_names: tuple[str, str] | None = ("gcc-{major}", "g++-{major}")
+
+    def of_major(self, major: int) -> tuple[str, ...]:
+        """Return the packages of one of the available compilers."""
+        names = self.names if self.other_names is None else self.other_names
+        return tuple(name.format(major=major) for name in names)
+
+    def for_modules(self, major: int) -> str | None:
+        """Return the package with the C compiler of a major; None where the catalog knows none."""
+        if self.other_names is None:
+            return self.names[0] if major == self.default else None
+        return self.other_names[0].format(major=major)
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelHeaders:
-    """The header meta package of a kernel flavour. running: an expression that is found in the kernel's release."""
+    """The header meta package of a kernel flavour. running: an expression that is found in the kernel's release.
+
+    exact: the package with the headers of one kernel, where it has another name than most of the distribution's.
+    """
 
     running: str
     package: str
     source: str
+    exact: str | None = None
     cpu_architectures: tuple[str, ...] | None = None
 
 
@@ -926,6 +977,11 @@ class DistroKernel:
 
     releases: an expression of the whole releases of the archive's kernels. The rows are for these alone, and the first
     that fits counts; a kernel may fit none.
+    exact: the package with the headers of one kernel, by its {release} or, without what follows a `+`, its {build}.
+    metas_of_build: the metapackages of headers depend on the kernel of their own version: that of the kernel is
+    installed, `NAME-BUILD`. standard: how the release of the standard kernel is made from a series and a flavour.
+    image: the package of the standard kernel, None where it is named as its headers are. make_default: what has the
+    boot menu start it. compressors: packages that have other names here than in packages.yml, by compression.
     """
 
     default: str
@@ -934,19 +990,30 @@ class DistroKernel:
     compression: str | None
     headers: tuple[KernelHeaders, ...]
     compilers: tuple[KernelCompiler, ...]
+    exact: str = "linux-headers-{release}"
+    metas_of_build: bool = False
+    standard: str = "{series}.0-0-{flavour}"
+    image: str | None = None
+    make_default: str = "make that GRUB's default (GRUB_DEFAULT in /etc/default/grub, sudo update-grub)"
+    compressors: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class NvidiaRepository:
-    """NVIDIA's repository for a distribution release."""
+    """NVIDIA's repository for a distribution release.
+
+    key_fingerprint: None where no public source has it. streams: the module stream of a driver branch, by the flavour
+    of the kernel modules and with {branch}; empty where the repository has none.
+    """
 
     slug: str
     key_file: str
-    key_fingerprint: str
+    key_fingerprint: str | None
     first_cuda: str
     nccl_cuda_majors: tuple[int, ...] | None
     source: str
     last_cuda: str | None = None
+    streams: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -977,13 +1044,18 @@ class DistroDriver(DriverSets):
 
     version: the newest there; None where it is the newest that driver.yml has for the family's archives. prebuilt: the
     name under which the archive has the compute set with modules that the distribution has built and signed.
+    signed: where the set has none for DKMS, the packages with such modules, which follow updates of the kernel.
+    repositories: where the set is, which must be enabled; first_release: the minor release from which on it is there.
     """
 
     branch: str
-    apt_components: tuple[str, ...]
     source: str
+    apt_components: tuple[str, ...] = ()
     version: str | None = None
     prebuilt: str | None = None
+    signed: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
+    first_release: str | None = None
     cpu_architectures: tuple[str, ...] | None = None
 
 
@@ -1013,8 +1085,28 @@ class DistroCuda:
 
 
 @dataclasses.dataclass(frozen=True)
+class Member:
+    """A distribution of a family, and what differs there. id: of os-release.
+
+    dkms_repositories: what DKMS needs enabled, with {architecture}; enable: what to type for that.
+    """
+
+    id: str
+    name: str
+    dkms_repositories: tuple[str, ...]
+    enable: str
+    source: str
+    distro_drivers: tuple[DistroDriver, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Distro:
-    """distro/<id>.yml. dkms: the version in the archive, where it is too old to sign with a key of the user's own."""
+    """distro/<id>.yml. dkms: the version in the archive, where it is too old to sign with a key of the user's own.
+
+    A file with members is a family of distributions, of which each member is a distribution release of its own in the
+    catalog. dist: the release in the versions of rpm packages. planned_only: why this release of gpuhost plans it and
+    installs nothing there. file: the id in the file, of a member. dkms_repositories, enable: those of the member.
+    """
 
     schema: int
     cpu_architectures: tuple[str, ...]
@@ -1033,11 +1125,66 @@ class Distro:
     nvidia_limits: tuple[NvidiaLimits, ...] = ()
     prebuilt_modules: tuple[PrebuiltModules, ...] = ()
     dkms: str | None = None
+    dist: str = ""
+    planned_only: str = ""
+    file: str = ""
+    members: tuple[Member, ...] = ()
+    dkms_repositories: tuple[str, ...] = ()
+    enable: str = ""
+
+    def releases(self) -> tuple[Distro, ...]:
+        """Return the distribution releases of the file: itself, or one for each member of a family."""
+        return tuple(self._of(member) for member in self.members) or (self,)
+
+    def _of(self, member: Member) -> Distro:
+        return dataclasses.replace(
+            self,
+            id=f"{member.id}-{self.os_release.version_id}",
+            file=self.id,
+            os_release=dataclasses.replace(self.os_release, id=member.id),
+            distro_drivers=(*self.distro_drivers, *member.distro_drivers),
+            dkms_repositories=member.dkms_repositories,
+            enable=member.enable,
+            members=(),
+        )
+
+    @property
+    def path(self) -> str:
+        """Where it is in the catalog."""
+        return f"distro/{self.file or self.id}.yml"
 
     @property
     def words(self) -> Words:
         """How messages name its package manager."""
         return kind_of({self.family}).words
+
+    @property
+    def signs_modules(self) -> bool:
+        """Whether the distribution builds and signs the driver's kernel modules."""
+        return bool(self.prebuilt_modules) or any(driver.signed for driver in self.distro_drivers)
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherDistribution:
+    """Distributions that are refused by name. ids: of os-release; releases: an expression of their whole versions.
+
+    why: a clause; instead: what to use.
+    """
+
+    ids: tuple[str, ...]
+    name: str
+    releases: str
+    why: str
+    instead: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherDistributionsFile:
+    """other_distributions.yml."""
+
+    schema: int
+    distributions: tuple[OtherDistribution, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1106,6 +1253,7 @@ class Catalog:
     repository: RepositoryFile
     packages: PackagesFile
     known_bad: KnownBadFile
+    other_distributions: OtherDistributionsFile
     user_settings: tuple[UserSetting, ...]
     xids: tuple[Xid, ...]
     xid_nvlink: tuple[XidNvlink, ...]
@@ -1113,3 +1261,8 @@ class Catalog:
     components: Mapping[str, ComponentFile] = dataclasses.field(default_factory=dict)
     locks: LockFiles | None = None
     pinned: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
+
+    def words(self, distribution: str) -> Words:
+        """How messages name the package manager of a distribution, of one without a file, too."""
+        distro = self.distros.get(distribution)
+        return distro.words if distro else kind_of(()).words

@@ -134,13 +134,13 @@ def _published_toolkits(context: ResolveContext) -> list[Candidate]:
 
 def _toolkit_package(context: ResolveContext, toolkit: Toolkit) -> str:
     number = toolkit.version.split(".")
-    return context.catalog.cuda.apt.toolkit.format(major=number[0], minor=number[1])
+    return context.catalog.cuda.names.toolkit.format(major=number[0], minor=number[1])
 
 
 def _nvidia_toolkit(context: ResolveContext, toolkit: Toolkit, package: str, release: str) -> Candidate:
-    apt = context.catalog.cuda.apt
+    names = context.catalog.cuda.names
     compilers, problems = _toolchain(context, toolkit)
-    found: str | None = f"{release}-{apt.revision}"
+    found: str | None = f"{release}-{names.revision}"
     if context.host.offers is not None:
         found = offered_version(context, package, release)
     elif not in_nvidia_repository(context, toolkit.version):
@@ -153,7 +153,7 @@ def _nvidia_toolkit(context: ResolveContext, toolkit: Toolkit, package: str, rel
         version=toolkit.version,
         release=release,
         source="nvidia",
-        home=apt.home.format(major=number[0], minor=number[1]),
+        home=names.home.format(major=number[0], minor=number[1]),
         packages=(Package(package, found),) if found else (),
         host_compilers=compilers,
         apt_components=(),
@@ -281,10 +281,10 @@ def _toolchain(context: ResolveContext, toolkit: Toolkit) -> tuple[tuple[str, ..
         )
     default = context.host.gcc or context.distro.gcc.default
     if default <= toolkit.max_gcc:
-        return ("gcc", "g++"), problems
+        return context.distro.gcc.names, problems
     older = [gcc for gcc in context.distro.gcc.available if gcc <= toolkit.max_gcc]
     if older:
-        return (f"gcc-{max(older)}", f"g++-{max(older)}"), problems
+        return context.distro.gcc.of_major(max(older)), problems
     problems.append(
         Problem(
             "host-toolchain-mismatch",
@@ -340,7 +340,7 @@ def series_of(catalog: Catalog, name: str) -> str | None:
     """Return the CUDA release whose toolkit a package belongs to."""
     for toolkit in catalog.cuda.toolkits:
         major, minor = toolkit.version.split(".")[:2]
-        if re.fullmatch(catalog.cuda.apt.series.format(major=major, minor=minor), name):
+        if re.fullmatch(catalog.cuda.names.series.format(major=major, minor=minor), name):
             return toolkit.version
     return None
 
@@ -547,7 +547,7 @@ def _releases_on_host(probe: Probe, catalog: Catalog) -> dict[str, str]:
 
 def _package_name(catalog: Catalog) -> re.Pattern[str]:
     """Return the name of a toolkit's package, with major and minor as groups."""
-    name = re.escape(catalog.cuda.apt.toolkit)
+    name = re.escape(catalog.cuda.names.toolkit)
     return re.compile(name.replace(r"\{major\}", r"(\d+)").replace(r"\{minor\}", r"(\d+)"))
 
 
@@ -575,7 +575,7 @@ def _removal(keep: str, planned: CudaComponent, probe: Probe, catalog: Catalog) 
         ", ".join(f"CUDA {version}" for version in removed),
         tuple(sorted(packages)),
         tuple(_series_pattern(version, catalog) for version in removed),
-        (catalog.cuda.apt.metapackages,) if removed else (),
+        (catalog.cuda.names.metapackages,) if removed else (),
     )
 
 
@@ -595,4 +595,4 @@ def _of_series(version: str, present: Packages, catalog: Catalog) -> list[str]:
 
 def _series_pattern(version: str, catalog: Catalog) -> str:
     major, minor = version.split(".")[:2]
-    return catalog.cuda.apt.series.format(major=major, minor=minor)
+    return catalog.cuda.names.series.format(major=major, minor=minor)

@@ -158,13 +158,13 @@ def _builds(context: ResolveContext, is_nvlink5: bool) -> tuple[Candidate, ...]:
     file = FabricFile.of(context.catalog)
     found = []
     for branch in sorted(context.catalog.driver.branches, key=lambda branch: int(branch.branch), reverse=True):
-        rule = _rule(file, "nvidia", branch)
+        rule = _rule(file, "nvidia", context.distro.family, branch)
         if rule:
             newest_first = sorted(_versions(context, branch, rule), key=versions.key, reverse=True)
             found += [_of_nvidia(context, rule, branch, version, is_nvlink5) for version in newest_first]
     for driver in context.distro.distro_drivers:
         branch = next(b for b in context.catalog.driver.branches if b.branch == driver.branch)
-        rule = _rule(file, context.distro.family, branch)
+        rule = _rule(file, context.distro.family, context.distro.family, branch)
         if rule and not (is_nvlink5 and rule.telemetry is None):
             names = (rule.manager, rule.library)
             packages = tuple(Package(name.format(branch=branch.branch)) for name in names)
@@ -172,9 +172,10 @@ def _builds(context: ResolveContext, is_nvlink5: bool) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
-def _rule(file: FabricFile, archive: str, branch: Branch) -> ArchivePackages | None:
+def _rule(file: FabricFile, archive: str, family: str, branch: Branch) -> ArchivePackages | None:
+    """Return the row of a branch; those of NVIDIA's repositories are for the families that they have a revision for."""
     number = int(branch.branch)
-    fitting = (row for row in file.packages if row.archive == archive)
+    fitting = (row for row in file.packages if row.archive == archive and (archive == family or family in row.revision))
     return next((row for row in fitting if row.last_branch is None or number <= int(row.last_branch)), None)
 
 
@@ -393,8 +394,9 @@ FABRIC_GPU_PASSED_THROUGH = FindingSpec(
 def _managers_name(catalog: Catalog, driver: KeptDriver, host: Host) -> str:
     """Return the package of Fabric Manager for a driver: in the archive of that, or else in NVIDIA's repository."""
     file, branch = FabricFile.of(catalog), next((b for b in catalog.driver.branches if b.branch == driver.branch), None)
-    archive = catalog.distros[host.distribution].family if driver.source == "distro" else "nvidia"
-    rule = branch and (_rule(file, archive, branch) or _rule(file, "nvidia", branch))
+    family = catalog.distros[host.distribution].family
+    archive = family if driver.source == "distro" else "nvidia"
+    rule = branch and (_rule(file, archive, family, branch) or _rule(file, "nvidia", family, branch))
     return rule.manager.format(branch=driver.branch) if rule else "Fabric Manager"
 
 

@@ -81,13 +81,14 @@ class NcclComponent(LibraryComponent):
 
 @dataclasses.dataclass(frozen=True)
 class Naming:
-    """NVIDIA's names of the packages of a library.
+    """NVIDIA's names of the packages of a library, for families of distributions.
 
     names: the runtime first, with `{cuda_major}` where they have it; version: of each, with `{version}` and `{cuda}`;
     major: of the library that is packaged so, None for all; others: a regular expression of the packages of the same
     library for another CUDA major, where they have the same paths.
     """
 
+    families: tuple[str, ...]
     names: tuple[str, ...]
     version: str
     major: int | None = None
@@ -153,8 +154,8 @@ _CUDNN = Library(
     record=CudnnComponent,
     entries=lambda catalog: {entry.version: entry for entry in catalog.cudnn.versions},
     namings=lambda catalog: (
-        Naming((apt.runtime, *apt.development), apt.version, apt.cudnn_major, apt.other_builds)
-        for apt in catalog.cudnn.apt
+        Naming(row.families, (row.runtime, *row.development), row.version, row.cudnn_major, row.other_builds)
+        for row in catalog.cudnn.names
     ),
     builds=_cudnn_builds,
     support=lambda catalog: catalog.cudnn.support,
@@ -164,7 +165,7 @@ _CUDNN = Library(
 _NCCL = Library(
     record=NcclComponent,
     entries=lambda catalog: {f"{entry.version}+cuda{entry.cuda}": entry for entry in catalog.nccl.builds},
-    namings=lambda catalog: [Naming(catalog.nccl.apt.packages, catalog.nccl.apt.version)],
+    namings=lambda catalog: (Naming(row.families, row.packages, row.version) for row in catalog.nccl.names),
     builds=lambda catalog: (Build(entry.version, entry.cuda, entry.slugs) for entry in catalog.nccl.builds),
     support=lambda catalog: catalog.nccl.support,
     dropped="nccl-cuda-mismatch",
@@ -232,7 +233,8 @@ def builds(library: Library, context: ResolveContext, cuda: str | None) -> tuple
 
     allowed = [b for b in known | _offered(library, context) if wanted == "auto" or versions.has_prefix(b[0], wanted)]
     own = [b for b in allowed if cuda and wanted != "auto" and versions.major(b[1]) == versions.major(cuda)]
-    return tuple(_build(library, context, *build) for build in sorted(own or allowed, key=rank, reverse=True))
+    found = (_build(library, context, *build) for build in sorted(own or allowed, key=rank, reverse=True))
+    return tuple(build for build in found if build)
 
 
 def _in_repository(context: ResolveContext, slugs: tuple[str, ...] | None) -> bool:
@@ -251,9 +253,13 @@ def _offered(library: Library, context: ResolveContext) -> set[tuple[str, str]]:
     return {build for build in found if build[1]}
 
 
-def _build(library: Library, context: ResolveContext, version: str, cuda: str) -> Candidate:
+def _build(library: Library, context: ResolveContext, version: str, cuda: str) -> Candidate | None:
+    """Return a build; None where the catalog names no packages of it for the distribution's family."""
     suffix, major = cuda if "." in cuda else None, versions.major(cuda)
-    naming = next(n for n in library.namings(context.catalog) if n.major in (None, versions.major(version)))
+    namings = (n for n in library.namings(context.catalog) if context.distro.family in n.families)
+    naming = next((n for n in namings if n.major in (None, versions.major(version))), None)
+    if naming is None:
+        return None
     names = [name.format(cuda_major=major) for name in naming.names]
     found: dict[str, str | None] = {}
     if context.host.offers is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components, PackagedComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
@@ -18,7 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.common im
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import foreign_drivers, staying
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES, NOTHING, ROWS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import architectures, known_bad
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import architectures, distributions, known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import (
     check_gpu_count,
@@ -31,9 +31,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.search import search
 
 PROBLEMS = {
-    "distro-not-supported": "the catalog has no file for the release, or no entries for the CPU architecture",
+    "distro-not-supported": "the catalog has no file for the release, or no entries for the CPU architecture; others "
+    "are refused by name, with what to use",
 }
 WARNINGS = {
+    "planned-only": "the distribution is planned, and no playbook installs it yet",
     "repository-not-read": "no repository was read: the versions are those of the catalog and may not be offered",
 }
 
@@ -52,7 +54,7 @@ def plan_around_holds(catalog: Catalog, request: Request, host: Host) -> Plan:
     # The others follow from these.
     known = tuple(problem for problem in plan.problems if problem.code == holds.CODE)
     why = "; ".join(dict.fromkeys(problem.message for problem in plan.problems))
-    words = catalog.distros[host.distribution].words
+    words = catalog.words(host.distribution)
     found = holds.problem(words, held, f"nothing fits beside them: {why}")
     return dataclasses.replace(plan, problems=known or (found,))
 
@@ -64,12 +66,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
     gpus = identify_gpus(catalog, host, findings)
     check_gpu_count(request, host, gpus, findings)
     if host.distribution not in catalog.distros:
-        findings.problem(
-            architectures.CODE,
-            f"{host.distribution} on {host.architecture} is not supported; supported are "
-            f"{architectures.where_supported(catalog)}",
-            "use one of those",
-        )
+        findings.problems.append(distributions.refusal(catalog, host))
         return _plan(host, request, gpus, NOTHING, None, findings)
     if check_machines(catalog, host, findings) or check_processors(catalog, host, findings):
         return _plan(host, request, gpus, NOTHING, None, findings)
@@ -87,6 +84,11 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
     for choice in CHOICES:
         if choice.complete and choice.name in planned:
             planned[choice.name] = choice.complete(context, planned[choice.name], findings)
+    if context.distro.dist:
+        packaged = {name: each for name, each in planned.items() if isinstance(each, PackagedComponent)}
+        planned |= {name: each.of_rpm() for name, each in packaged.items()}
+    if context.distro.planned_only and host.described:
+        findings.warn(distributions.PLANNED_ONLY, distributions.planned_only(context.distro))
     components = NOTHING.but(**planned)
     check_frameworks(request, CHOICES, components, findings)
     if "tensorflow" in planned:

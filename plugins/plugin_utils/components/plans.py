@@ -38,6 +38,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.tensorflow import tensorflow_candidates
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import distributions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import ARM_ONLY, OTHER_MACHINE, leave_alone
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
@@ -69,7 +70,8 @@ def plan_for_probe(
     wrong = read.errors
     if unknown_names := [why for name, why in wrong.items() if name not in read.request]:
         raise PlanInputError("; ".join(unknown_names))
-    catalog, host = catalog or load_catalog(), host_from_probe(probe)
+    catalog = catalog or load_catalog()
+    host = host_of(catalog, read.request, probe)
     if adoption.is_asked(read.request):
         asked = saved_versions.apply(saved, read.request, host, catalog).request if saved else read.request
         catalog = of_architecture(catalog, host.architecture)
@@ -79,6 +81,18 @@ def plan_for_probe(
         plan = plan_for_reading(catalog, read, host, saved)
     invalid = [Problem("invalid-request", why, f"correct gpu_stack_{name}") for name, why in wrong.items()]
     return dataclasses.replace(plan, problems=(*invalid, *plan.problems))
+
+
+def host_of(catalog: Catalog, request: Request, probe: Probe) -> Host:
+    """Return the resolver's view of a probe, with the Pythons that its distribution offers beside its own.
+
+    Raises PlanInputError where distribution or architecture is unknown.
+    """
+    host = host_from_probe(probe)
+    distro = catalog.distros.get(host.distribution)
+    if distro is None or request["scope"] == "frameworks":  # which installs no package
+        return host
+    return dataclasses.replace(host, pythons=tuple(dict.fromkeys((*host.pythons, *distro.python.packages))))
 
 
 def plan_for_reading(catalog: Catalog, read: Reading, host: Host, saved: Saved | None = None) -> Plan:
@@ -124,7 +138,7 @@ def _with_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -
         return plan
     of_machine = (ARM_ONLY, OTHER_MACHINE, frameworks.CPU_LACKS, fabric.NO_MODULE)
     final = (*foreign_drivers.PROBLEMS, *kernels.PROBLEMS, holds.CODE, *of_machine)
-    if any(problem.code in final for problem in plan.problems):
+    if any(problem.code in final for problem in plan.problems) or any(distributions.named(catalog, host.distribution)):
         return plan
     again: Attempt = functools.cache(attempt)  # remedies try the same again
     attempts = fallback.attempts(plan.request, again) if catalog.tensorflow.releases else [again]

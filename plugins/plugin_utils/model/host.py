@@ -56,6 +56,7 @@ class Present:
 class Host:
     """The properties of a host that the resolver uses; a missing one defaults to the catalog's for its distribution.
 
+    distribution_release: its minor release such as 9.6, where the distribution has those and it is known.
     others: the GPUs that are left alone, and who has them (resolver/gpus.py); guest_settings: what gives devices to
     virtual machines.
     cpu: the processor's name; cpu_flags: its features as in /proc/cpuinfo, None where they are not known.
@@ -109,6 +110,7 @@ class Host:
     nvswitches: tuple[str, ...] = ()
     switch_managers: int = 0
     unread: bool = False
+    distribution_release: str = ""
     others: Mapping[HostGpu, str] = dataclasses.field(default_factory=dict, hash=False)
     guest_settings: tuple[GuestSetting, ...] = ()
 
@@ -137,6 +139,7 @@ def host_from_probe(probe: Probe) -> Host:
     repository = probe.repository
     return Host(
         distribution=probe.distribution.id,
+        distribution_release=probe.distribution.version,
         architecture=probe.architecture,
         cpu=probe.cpu.model if probe.cpu else "",
         cpu_flags=frozenset(probe.cpu.flags) if probe.cpu and probe.cpu.flags else None,

@@ -28,8 +28,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.saved_versions import Saved
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import Reading
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_reading
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import host_of, plan_for_reading
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_options import (
@@ -49,6 +49,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentatio
     plan_screen,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import durations
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import distributions
 
 _PROBE_EXPECTED = "expected a host's probe.json, as in reports/RUN/HOST/probe.json, or what script/capture wrote there"
 
@@ -110,7 +111,7 @@ def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> tuple[Plan, Pr
     if arguments.probe is None:
         host = _described_host(arguments, catalog, mistakes)
     else:
-        probe, host = _probed_host(arguments, mistakes)
+        probe, host = _probed_host(arguments, catalog, request, mistakes)
     saved = _saved_versions(arguments.versions, mistakes)
     if mistakes or host is None:
         raise UsageError(mistakes)
@@ -156,7 +157,9 @@ def _probe(path: str) -> Probe:
     return Probe.from_json(found["probe"] if is_capture else found)
 
 
-def _probed_host(arguments: argparse.Namespace, mistakes: list[str]) -> tuple[Probe | None, Host | None]:
+def _probed_host(
+    arguments: argparse.Namespace, catalog: Catalog, read: Reading, mistakes: list[str]
+) -> tuple[Probe | None, Host | None]:
     """Return a probe, which may come from a pipe, and its host; adds what is wrong with the options to the mistakes."""
     given = [f"--{name.replace('_', '-')}" for name in HOST_OPTIONS if getattr(arguments, name)]
     if given:
@@ -165,7 +168,7 @@ def _probed_host(arguments: argparse.Namespace, mistakes: list[str]) -> tuple[Pr
         )
     try:
         probe = _probe(arguments.probe)
-        return probe, host_from_probe(probe)
+        return probe, host_of(catalog, read.request, probe)
     except OSError as error:
         mistakes.append(f"--probe {arguments.probe}: {error.strerror}; {_PROBE_EXPECTED}")
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or not a probe
@@ -179,7 +182,7 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
         mistakes.append(
             f"--distro is missing; one of {', '.join(catalog.distros)} (or --probe FILE, a host's probe.json)"
         )
-    elif meant := _distribution(catalog, arguments.distro):
+    elif meant := _distribution(catalog, distributions.of_text(catalog, arguments.distro)[0]):
         mistakes.append(f"--distro {arguments.distro!r}; did you mean {meant}?")
     known = catalog.cpu.known_architectures
     if arguments.arch not in (None, *known):
@@ -201,8 +204,10 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
             f"--loaded-driver {loaded!r}: expected a whole version such as 580.95.05, as in /proc/driver/nvidia/version"
         )
     python = ".".join(arguments.python.split(".")[:2]) if arguments.python else None
+    distribution, release = distributions.of_text(catalog, arguments.distro or "")
     return Host(
-        distribution=arguments.distro or "",
+        distribution=distribution,
+        distribution_release=release,
         architecture=arguments.arch or ARCHITECTURE,
         gpus=tuple(gpus),
         nvswitches=switches.nvswitches,
@@ -242,7 +247,8 @@ def _screen(arguments: argparse.Namespace, plan: Plan, view: HostView | None, ou
     words = [word for pair in pairs for word in ("-e", shlex.quote(PREFIX + pair))]
     command = " ".join([_RUN, *words])
     then = f"{command} --limit HOST" if view else f"{command}, with the host in inventories/lab/hosts.yml"
-    return plan_screen(plan, view, style=style, then=then)
+    is_installed = distributions.PLANNED_ONLY not in [warning.code for warning in plan.warnings]
+    return plan_screen(plan, view, style=style, then=then if is_installed else "")
 
 
 def _document(plan: Plan, view: HostView | None) -> dict[str, Any]:

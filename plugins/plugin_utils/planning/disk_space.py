@@ -189,7 +189,7 @@ def check_disk(
     _warn_of_unknown_sizes(plan.components, diff, probe, findings, extra)
     reserve = load_sizes().reserve_mib
     within = plan.request["scope"] == "frameworks"  # then all is below the directory of the environments, unless moved
-    words = load_catalog().distros[plan.distribution].words
+    words = load_catalog().words(plan.distribution)
     usual = (ENVIRONMENTS, ENVIRONMENTS) if within else (WHEEL_CACHE, WORKSPACE)
     places = (directories or Directories()).measured(probe, *usual)
     by_mount: dict[str, list[Need]] = {}

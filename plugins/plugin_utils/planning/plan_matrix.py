@@ -55,9 +55,20 @@ class Row:
     reason: str
 
 
+def families(catalog: Catalog) -> dict[str, list[str]]:
+    """Return the distribution releases by the name of their file: one alone, or the members of a family."""
+    found: dict[str, list[str]] = {}
+    for distro in catalog.distros.values():
+        found.setdefault(distro.file or distro.id, []).append(distro.id)
+    return found
+
+
 def rows(catalog: Catalog) -> Iterator[Row]:
-    """Yield a row for each distribution release, CPU architecture and generation, in the catalog's order."""
-    for distribution in catalog.distros:
+    """Yield a row for each distribution release, CPU architecture and generation, in the catalog's order.
+
+    Of a family its first member has the rows, since what `auto` selects is the same for all.
+    """
+    for distribution, *_others in families(catalog).values():
         for architecture, (generation, capability, examples) in itertools.product(
             supported(catalog, distribution), GENERATIONS
         ):
@@ -121,31 +132,34 @@ def _archive(source: str) -> str:
 
 
 def matrix(catalog: Catalog) -> str:
-    """Return the whole table, one section for each distribution release and CPU architecture.
+    """Return the whole table, one section for each distribution release, or family of them, and CPU architecture.
 
     Another architecture than that of the short form has the generations alone that it has a plan for.
     """
     lines: list[str] = []
     found = list(rows(catalog))
-    for distribution, distro in catalog.distros.items():
+    for name, (distribution, *others) in families(catalog).items():
+        distro = catalog.distros[distribution]
         python, glibc = distro.python.default, distro.glibc
         for architecture in supported(catalog, distribution):
             own = [row for row in found if (row.distribution, row.architecture) == (distribution, architecture)]
-            title, software = f"### {distribution}", f"Python {python}, gcc {distro.gcc.default}, glibc {glibc}."
+            title, software = f"### {name}", f"Python {python}, gcc {distro.gcc.default}, glibc {glibc}."
+            if others:
+                software = f"{', '.join(sorted((distribution, *others)))}. {software}"
             if architecture != ARCHITECTURE:
-                title, software = f"{title} on {architecture}", f"{software} Planned only: no such host was met."
+                title = f"{title} on {architecture}"
                 own = [row for row in own if row.plan.ok]
             lines += [title, "", software, "", *markdown_table(_HEAD, map(_cells, own)), ""]
     return "\n".join(lines)
 
 
 def support(catalog: Catalog) -> str:
-    """Return the short form: a row for each generation, a column for each distribution release."""
+    """Return the short form: a row for each generation, a column for each distribution release, or family of them."""
     found = {(r.generation, r.distribution): r for r in rows(catalog) if r.architecture == ARCHITECTURE}
     table = []
     for generation, capability, examples in GENERATIONS:
         cells = [f"{generation} ({examples})"]
-        for distribution in catalog.distros:
+        for distribution, *_others in families(catalog).values():
             plan = found[f"{generation} {capability}", distribution].plan
             parts = plan.components if plan.ok else Components()
             driver, cuda = DriverComponent.of(parts), CudaComponent.of(parts)
@@ -155,4 +169,4 @@ def support(catalog: Catalog) -> str:
                 framework = f"PyTorch {pytorch.version}"
             cells.append(f"{driver.branch if driver else '-'}/{cuda.version if cuda else '-'}/{framework}")
         table.append(cells)
-    return "\n".join(markdown_table(("driver/CUDA/TensorFlow", *catalog.distros), table)) + "\n"
+    return "\n".join(markdown_table(("driver/CUDA/TensorFlow", *families(catalog)), table)) + "\n"

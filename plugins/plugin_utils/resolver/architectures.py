@@ -46,7 +46,11 @@ def _none_of(named: list[str], architecture: str) -> str:
 
 def where_supported(catalog: Catalog) -> str:
     """Return the distribution releases and the architectures that they serve, for a message."""
-    served: dict[tuple[str, ...], list[str]] = {}
-    for name in sorted(catalog.distros):
-        served.setdefault(supported(catalog, name), []).append(name)
-    return "; ".join(f"{', '.join(names)} on {' and '.join(on)}" for on, names in served.items() if on)
+    served: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
+    for name in sorted(catalog.distros, key=lambda name: (bool(catalog.distros[name].planned_only), name)):
+        served.setdefault((bool(catalog.distros[name].planned_only), supported(catalog, name)), []).append(name)
+    return "; ".join(
+        f"{'planned only: ' if is_planned_only else ''}{', '.join(names)} on {' and '.join(on)}"
+        for (is_planned_only, on), names in served.items()
+        if on
+    )

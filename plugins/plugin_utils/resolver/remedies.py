@@ -314,10 +314,15 @@ def _subsets(host: Host) -> list[tuple[str, ...]]:
 
 
 def _elsewhere(choices: Choices, trial: Trial) -> Iterator[Remedy]:
-    """Yield another distribution release, of the same family and the newest first; if necessary with other changes."""
+    """Yield another distribution release, of the same family and the newest first; if necessary with other changes.
+
+    One that is planned alone is for a host of another one alone.
+    """
     catalog, request, host = trial.catalog, trial.request, trial.host
     family = host.distribution.partition("-")[0]
-    names = [n for n in catalog.distros if n != host.distribution]
+    known = catalog.distros
+    is_planned_only = host.distribution in known and bool(known[host.distribution].planned_only)
+    names = [n for n in known if n != host.distribution and (is_planned_only or not known[n].planned_only)]
     names.sort(key=lambda n: (n.startswith(family), versions.key(n)), reverse=True)
     like = Host(
         host.distribution,

@@ -128,7 +128,7 @@ def archived_version(context: ResolveContext, branch: Branch) -> str | None:
 def _reduced(context: ResolveContext) -> ResolveContext:
     source = prebuilt.source(context)
     kernels = ["kernel", "next_kernel", *(["kernels"] if source == prebuilt.PREBUILT else [])]
-    host = ["offers", "archive", "repository_url", *kernels]
+    host = ["distribution_release", "offers", "archive", "repository_url", *kernels]
     reduced = context.reduced(host=host, request=("driver_kernel_modules", "driver_profile", "driver_module_source"))
     profile = driver_sets.profile(context).name  # the same for most hosts of a fleet, whatever it depends on
     request = reduced.request.but(driver_profile=profile, driver_module_source=source)
@@ -209,7 +209,7 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
     flavour, problems = _flavour(context, branch, version, rule, context.repository_name)
     names = [name.format(branch=branch.branch) for name in rule.of(profile, flavour)]
     if context.host.offers is None:
-        packages = [Package(name, f"{version}-{rule.revision}") for name in names]
+        packages = [Package(name, rule.package_version(version, context.distro.dist)) for name in names]
         if not in_nvidia_repository(context, branch.branch):
             packages = []
             exist = [b.branch for b in context.catalog.driver.branches if in_nvidia_repository(context, b.branch)]
@@ -231,6 +231,8 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
         apt_components=(),
         profile=profile,
         security_floor=known_bad.security_floor(context, branch.branch),
+        module_stream=_stream(context, branch, flavour),
+        repositories=_of_architecture(context, context.distro.dkms_repositories),
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
     return _candidate(branch, component, problems)
@@ -248,10 +250,25 @@ def in_nvidia_repository(context: ResolveContext, branch: str) -> bool:
     )
 
 
+def _stream(context: ResolveContext, branch: Branch, flavour: str) -> str | None:
+    """Return the module stream of a branch in NVIDIA's repository; None where that has none."""
+    stream = context.distro.nvidia_repository.streams.get(flavour)
+    return stream.format(branch=branch.branch) if stream else None
+
+
+def _of_architecture(context: ResolveContext, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name.format(architecture=context.host.architecture) for name in names)
+
+
+def _has_pinning(context: ResolveContext, branch: str) -> bool:
+    pinning = context.catalog.driver.pinning
+    return context.distro.family in pinning.families and int(branch) >= int(pinning.first_branch)
+
+
 def _pinning(context: ResolveContext, branch: Branch) -> tuple[Package, ...]:
     """Return the branch's pinning package; without a repository its version is unknown: it has its own numbering."""
     pinning = context.catalog.driver.pinning
-    if int(branch.branch) < int(pinning.first_branch):
+    if not _has_pinning(context, branch.branch):
         return ()
     name = pinning.package.format(branch=branch.branch)
     return (Package(name),) if context.host.offers is None else _offered_pin(context, name)
@@ -269,7 +286,7 @@ def exact_pinning(context: ResolveContext, component: DriverComponent) -> tuple[
     keeps its pin.
     """
     pinning = context.catalog.driver.pinning
-    if component.source != "nvidia" or int(component.branch) < int(pinning.first_branch):
+    if component.source != "nvidia" or not _has_pinning(context, component.branch):
         return component.pinning_packages
     if "driver" in context.host.keeping:
         kept = context.host.present.verified.components.get("driver")
@@ -283,8 +300,8 @@ def exact_pinning(context: ResolveContext, component: DriverComponent) -> tuple[
 def _distro_drivers(context: ResolveContext) -> list[Candidate]:
     branches = {b.branch: b for b in context.catalog.driver.branches}
     entries = context.distro.distro_drivers
-    if prebuilt.source(context) == prebuilt.PREBUILT:
-        entries = tuple(entry for entry in entries if entry.prebuilt)
+    is_prebuilt = prebuilt.source(context) == prebuilt.PREBUILT
+    entries = tuple(entry for entry in entries if (entry.prebuilt or entry.signed if is_prebuilt else not entry.signed))
     return [_distro_driver(context, branches[entry.branch], entry) for entry in entries]
 
 
@@ -294,7 +311,9 @@ def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver)
     flavour, problems = _flavour(context, branch, version, entry, context.archive_name)
     packages, modules = entry.of(profile, flavour), prebuilt.Modules()
     source = prebuilt.source(context)
-    if source == prebuilt.PREBUILT and entry.prebuilt:
+    if entry.signed:
+        modules = prebuilt.Modules(metas=entry.signed, problems=prebuilt.too_early(context, entry))
+    elif source == prebuilt.PREBUILT and entry.prebuilt:
         packages = prebuilt.user_space(context, packages, entry.prebuilt, flavour)
         modules = prebuilt.modules(context, entry.prebuilt, flavour)
     component = DriverComponent(
@@ -308,6 +327,7 @@ def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver)
         profile=profile,
         module_source=source,
         module_metas=modules.metas,
+        repositories=_of_architecture(context, entry.repositories),
         security_floor=known_bad.security_floor(context, branch.branch),
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems, *modules.problems]

@@ -54,13 +54,13 @@ def _refuse_kernels(context: ResolveContext, findings: Findings) -> None:
         if not found or (context.host.loaded_driver and context.host.kernel in found):
             continue
         row = facts.kernel_headers(context.distro, _standard(context, context.distro.kernel.default))
-        image = (row.package if row else HEADERS + "generic").replace(HEADERS, IMAGE)
+        image = context.distro.kernel.image or (row.package if row else HEADERS + "generic").replace(HEADERS, IMAGE)
         names = ", ".join(found)
         findings.problem(
             bad.code,
             f"NVIDIA's modules do not build for kernel {names} (CONFIG_{bad.setting}=y): {bad.symptom} ({bad.source})",
-            f"start a standard kernel instead: type: sudo {context.distro.words.install([image])}, make that GRUB's "
-            f"default (GRUB_DEFAULT in /etc/default/grub, sudo update-grub) or remove {names}, and type: sudo reboot",
+            f"start a standard kernel instead: type: sudo {context.distro.words.install([image])}, "
+            f"{context.distro.kernel.make_default} or remove {names}, and type: sudo reboot",
         )
 
 
@@ -91,10 +91,11 @@ def _warn_of_other_kernels(context: ResolveContext, findings: Findings) -> None:
         return
     for release in context.host.kernel_releases:
         if not is_series(release) and not facts.is_archive_kernel(context.distro, release):
+            headers = facts.exact_headers(context.distro, release)
             findings.warn(
                 "headers-unknown",
                 f"kernel {release} is not named as those of {context.distro.id}'s archive, which then has no headers "
-                f"of it: {HEADERS}{release} must come from where the kernel is from; without them, the host is refused",
+                f"of it: {headers} must come from where the kernel is from; without them, the host is refused",
             )
 
 
@@ -127,13 +128,27 @@ def _headers(context: ResolveContext) -> tuple[str, ...]:
     """Return the exact headers of each kernel, then the metapackages of their flavours, which follow updates."""
     own = [release for release in context.host.kernel_releases if not is_series(release)]
     exact = [_exact(context, release) for release in own if _needs(context, release)]
+    if context.distro.kernel.metas_of_build:
+        return tuple(dict.fromkeys([*exact, *_meta_of_build(context)]))
     metas = [meta for release in releases(context) for meta in _header_metas(context, release)]
     return tuple(dict.fromkeys([*exact, *metas]))
 
 
+def _meta_of_build(context: ResolveContext) -> list[str]:
+    """Return the metapackage of the next-boot kernel in its version: another one would install a kernel.
+
+    Of a kernel that is known by its series alone it is the name.
+    """
+    newest = (context.host.kernel_releases or (context.distro.kernel.default,))[-1]
+    row = facts.kernel_headers(context.distro, _standard(context, newest) if is_series(newest) else newest)
+    if row is None:
+        return []
+    return [row.package if is_series(newest) else f"{row.package}-{facts.kernel_build(newest)}"]
+
+
 def _exact(context: ResolveContext, release: str) -> str:
     """Return the package with the headers of a kernel: that of its name, else one that apt says provides them."""
-    kernels, name = _kernels(context), HEADERS + release
+    kernels, name = _kernels(context), facts.exact_headers(context.distro, release)
     others = [other for other in (kernels.headers_from or {}).get(release, ()) if not other.startswith(HEADERS)]
     if name in kernels.installed_packages or name in (kernels.offers or ()) or not others:
         return name
@@ -142,7 +157,7 @@ def _exact(context: ResolveContext, release: str) -> str:
 
 def _needs(context: ResolveContext, release: str) -> bool:
     """Return whether exact headers are a package: those of a kernel that somebody built or lends are not."""
-    kernels, name = _kernels(context), HEADERS + release
+    kernels, name = _kernels(context), facts.exact_headers(context.distro, release)
     if release not in kernels.headers and not _is_borrowed(context, release):
         return True
     return name in kernels.installed_packages or name in (kernels.offers or ())
@@ -192,7 +207,8 @@ def _compilers(context: ResolveContext, headers: tuple[str, ...], findings: Find
             majors.append(major)
     brought = [release for name in headers if name in offers for release in offers[name].headers]
     majors += [major for major in (_gcc(context, release) for release in brought) if major is not None]
-    return tuple(f"gcc-{major}" for major in sorted(set(majors)))
+    named = (context.distro.gcc.for_modules(major) for major in sorted(set(majors)))
+    return tuple(name for name in named if name)
 
 
 def _is_borrowed(context: ResolveContext, release: str) -> bool:
@@ -214,5 +230,6 @@ def _tools(context: ResolveContext) -> tuple[str, ...]:
         context.distro.kernel.compression if context.host.kernels is None else _release(context, release).compression
         for release in releases(context)
     ]
-    compressors = [packages.module_compressors[how] for how in compressions if how in packages.module_compressors]
+    names = {**packages.module_compressors, **context.distro.kernel.compressors}
+    compressors = [names[how] for how in compressions if how in names]
     return tuple(dict.fromkeys([*packages.kernel_tools, *compressors]))

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Remedy
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PrebuiltModules
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import DistroDriver, PrebuiltModules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import driver_sets, kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Trial, outcome, settings
@@ -22,7 +23,7 @@ PROBLEMS = {
     "no-prebuilt-modules": "the distribution has no signed kernel modules of the driver for one of the host's kernels",
 }
 WARNINGS = {
-    "prebuilt-unknown": "the catalog does not know whether the distribution has signed modules for a kernel's flavour",
+    "prebuilt-unknown": "the catalog does not know whether the distribution has signed modules for a kernel",
 }
 DKMS, PREBUILT = "dkms", "prebuilt"
 _INSTEAD = (
@@ -53,7 +54,7 @@ def source(context: ResolveContext) -> str:
         return DKMS
     pattern = context.catalog.packages.prebuilt_modules
     is_ours = any(fnmatch.fnmatchcase(package.name, pattern) for package in host.packages)
-    if not context.distro.prebuilt_modules or (host.loaded_driver is not None and not is_ours):
+    if not context.distro.signs_modules or (host.loaded_driver is not None and not is_ours):
         return DKMS
     return PREBUILT
 
@@ -62,16 +63,25 @@ def unavailable(context: ResolveContext) -> list[Problem]:
     """Return the problem of prebuilt modules that no driver could have."""
     if source(context) != PREBUILT:
         return []
-    if not context.distro.prebuilt_modules:
+    if not context.distro.signs_modules:
         why, remedy = f"{context.distro.id} builds and signs none", _INSTEAD
     elif context.request["driver_source"] == "nvidia":
         why, remedy = "NVIDIA's repository has none", "leave gpu_stack_driver_source at auto; or " + _INSTEAD
-    elif driver_sets.profile(context).name == "full":
+    elif driver_sets.profile(context).name == "full" and context.distro.prebuilt_modules:
         why = "with OpenGL and X, Ubuntu's own tool installs them"
         remedy = "run sudo ubuntu-drivers install, reboot, and run this again: that driver then stays; or " + _INSTEAD
     else:
         return []
     return [Problem("no-prebuilt-modules", f"the kernel modules are to be prebuilt, but {why}", remedy)]
+
+
+def too_early(context: ResolveContext, entry: DistroDriver) -> tuple[Problem, ...]:
+    """Return the problem of a minor release of the distribution before the first with its signed modules, if known."""
+    release, first = context.host.distribution_release, entry.first_release
+    if not release or first is None or versions.key(release) >= versions.key(first):
+        return ()
+    message = f"{context.distro.id} signs the driver's kernel modules from {first} on, and the host has {release}"
+    return (Problem("no-prebuilt-modules", message, f"update to {first} or newer; or {_INSTEAD}"),)
 
 
 def modules(context: ResolveContext, series: str, flavour: str) -> Modules:
@@ -111,6 +121,13 @@ def instead(trial: Trial) -> Iterator[Remedy]:
 def warn_unknown(context: ResolveContext, findings: Findings) -> None:
     """Warn of a described host's kernel of whose flavour no row of the catalog says which modules there are."""
     if context.host.kernels is not None and context.host.kernels.prebuilt is not None:
+        return
+    if not context.distro.prebuilt_modules:
+        findings.warn(
+            "prebuilt-unknown",
+            f"the catalog does not know for which kernels {context.distro.id} has signed modules: they may come days "
+            "after a kernel, which then starts without a driver",
+        )
         return
     for release in kernels.releases(context):
         if not _rows(context, release):

@@ -139,7 +139,9 @@ def _is_nvidias(name: str, planned: DriverComponent, catalog: Catalog) -> bool:
     if planned.source != "distro":
         return False
     # libcuda1 and such have the same name in both archives; apt replaces those that the distribution's driver needs.
-    shared = {spec for distro in catalog.distros.values() for rule in distro.distro_drivers for spec in rule.names()}
+    # Where only the modules are the distribution's, the others are NVIDIA's own packages.
+    own = [rule for distro in catalog.distros.values() for rule in distro.distro_drivers if not rule.signed]
+    shared = {spec for rule in own for spec in rule.names()}
     known = {spec for rule in catalog.driver.packages for spec in rule.names()} - shared
     return any(re.fullmatch(re.escape(spec).replace(r"\{branch\}", r"\d{3}"), name) for spec in known)
 

@@ -65,7 +65,8 @@ def installed(context: ResolveContext) -> KeptDriver | None:
     built = [name for name in present if re.fullmatch(rule.kernel_modules, name)]
     prebuilt = [name for name in present if fnmatch.fnmatchcase(name, rule.prebuilt_modules)]
     flavour = "open" if any("open" in name.split("-") for name in built or prebuilt) else "proprietary"
-    revisions = {rule.revision for rule in context.catalog.driver.packages if rule.family == context.distro.family}
+    rules = (rule for rule in context.catalog.driver.packages if rule.family == context.distro.family)
+    revisions = {rule.revision.format(dist=context.distro.dist) for rule in rules}
     is_offered = found.packaged in (host.offers or {}).get(found.package, ())
     return KeptDriver(
         found.version,

@@ -57,11 +57,16 @@ TRANSIENT = (
     other_runs.OTHER_RUN.code,
     other_runs.TRANSACTION_RUNNING.code,
 )
+# What is refused before packages are asked for.
+REFUSED_AT_ONCE = (*TRANSIENT, host_records.PLANNED_ONLY.code)
 
 
 def without_change(plan: Plan, probe: Probe, diff: PlanDiff, options: Options) -> Preflight:
     """Check a host of which nothing is changed: only what keeps it from being read, checked and recorded."""
     context, findings = Context(plan, probe, diff, options), Findings()
+    host_records.check_planned_only(context, findings)
+    if findings.problems:
+        return Preflight(tuple(findings.problems), ())
     for check in (
         other_runs.check_other_run if options.other_run else other_runs.check_transaction,
         run_user.check_user,
@@ -78,6 +83,9 @@ def without_change(plan: Plan, probe: Probe, diff: PlanDiff, options: Options) -
 def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None = None) -> Preflight:
     """Check a host for its plan; diff: what the plan changes on it."""
     context, findings = Context(plan, probe, diff, options or Options()), Findings()
+    host_records.check_planned_only(context, findings)
+    if findings.problems:
+        return Preflight(tuple(findings.problems), ())  # what else prevents a change there is not known yet
     if context.options.other_run:
         other_runs.check_other_run(context, findings)
         return Preflight(tuple(findings.problems), ())  # what was found between two of its steps says nothing

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, OPTIONS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import VerifiedPlan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation import outlook
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import distributions
 
 NEWER_STATE = FindingSpec(
     "newer-state",
     "A later gpuhost has managed this host: a record in `/var/lib/gpuhost` has a schema unknown to this one",
     "update gpuhost on the controller",
 )
+
+
+PLANNED_ONLY = FindingSpec(
+    distributions.PLANNED_ONLY,
+    "The host's distribution is planned, and this release of gpuhost installs nothing on it",
+    "Use one of the distributions that are installed; `playbooks/plan.yml` and `script/plan` show what is planned",
+)
+
+
+def check_planned_only(context: Context, findings: Findings) -> None:
+    """Refuse a host of a distribution that is planned alone."""
+    distro = load_catalog().distros.get(context.plan.distribution)
+    if distro is not None and distro.planned_only:
+        PLANNED_ONLY.add_problem(findings, distributions.planned_only(distro))
 
 
 def check_newer_state(context: Context, findings: Findings) -> None:
@@ -145,4 +161,4 @@ def check_undone(context: Context, findings: Findings) -> None:
         UNDONE_BEFORE.add_problem(findings, message + f"reboot: {expected.reboot}, {expected.because}")
 
 
-FINDINGS = (NEWER_STATE, PROBE_INCOMPLETE, ROOT_IN_MEMORY, REQUEST_CHANGED, UNDONE_BEFORE)
+FINDINGS = (PLANNED_ONLY, NEWER_STATE, PROBE_INCOMPLETE, ROOT_IN_MEMORY, REQUEST_CHANGED, UNDONE_BEFORE)

@@ -81,7 +81,7 @@ class Context:
     @property
     def words(self) -> Words:
         """How messages name the host's package manager."""
-        return load_catalog().distros[self.plan.distribution].words
+        return load_catalog().words(self.plan.distribution)
 
     def is_changed(self, name: str) -> bool:
         """Whether the plan changes a planned component."""

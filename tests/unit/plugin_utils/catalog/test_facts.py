@@ -16,6 +16,8 @@ def test_repository_has_the_key_of_its_slug():
         "ubuntu-22.04": "3BF863CC",
         "ubuntu-24.04": "3BF863CC",
         "ubuntu-26.04": "60DF8A40",
+        **dict.fromkeys(["almalinux-9", "centos-9", "rhel-9", "rocky-9"], "D42D0685"),
+        **dict.fromkeys(["almalinux-10", "centos-10", "rhel-10", "rocky-10"], ""),  # in no public source
     }
     assert (
         facts.repository_facts(loaded, "debian-12", "x86_64", base_url="http://mirror/repos/")["url"]

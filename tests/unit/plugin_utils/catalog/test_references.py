@@ -88,7 +88,7 @@ LACKING = [
         "cudnn.yml",
         "\nversions:\n",
         '  - {version: "10.1.0.5", cuda_majors: [13], source: "a test"}\n',
-        r"cudnn.yml.versions\[10.1.0.5\]: no entry under apt names the packages of cuDNN 10",
+        r"cudnn.yml.versions\[10.1.0.5\]: no entry under names has the packages of cuDNN 10",
     ),
     (
         "gpu.yml",

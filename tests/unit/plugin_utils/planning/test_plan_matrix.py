@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import io
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli, typed_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_matrix
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import GENERATIONS
@@ -75,7 +79,8 @@ def test_rows(table, distribution, gpu, cells):
 
 def test_a_row_without_a_framework_has_a_reason():
     rows = list(plan_matrix.rows(load_catalog()))
-    served = sum(len(supported(load_catalog(), distribution)) for distribution in load_catalog().distros)
+    families = plan_matrix.families(load_catalog()).values()
+    served = sum(len(supported(load_catalog(), distribution)) for distribution, *_others in families)
     assert len(rows) == served * len(GENERATIONS)
     for row in rows:
         parts = row.plan.components
@@ -90,7 +95,23 @@ def test_another_architecture_has_a_section_of_what_it_has_a_plan_for():
     assert hopper[4].startswith("PyTorch 2.")
     assert "Volta 7.0" not in section(table, "ubuntu-24.04 on aarch64")
     assert "on aarch64" not in plan_matrix.support(load_catalog())
-    assert table.count("Planned only") == table.count(" on aarch64\n") > 0
+
+
+def test_a_family_of_distributions_has_one_section_and_one_column():
+    table = plan_matrix.matrix(load_catalog())
+    assert section(table, "el-9")["Hopper 9.0"][0].endswith(" open")
+    assert "almalinux-9, centos-9, rhel-9, rocky-9. Python 3.12" in table
+    assert "### rocky-9" not in table
+    assert plan_matrix.support(load_catalog()).splitlines()[0].count("el-") == 2
+
+
+def test_the_plans_of_a_family_differ_in_nothing_that_the_table_has():
+    catalog = load_catalog()
+    for first, *others in plan_matrix.families(catalog).values():
+        for architecture, (_name, capability, _examples) in itertools.product(supported(catalog, first), GENERATIONS):
+            gpu = HostGpu(f"cc:{capability}", compute_capability=capability)
+            plans = [resolve(catalog, asking(tensorflow="none"), Host(d, architecture, (gpu,))) for d in (first, *others)]
+            assert len({tuple(component.version for component in p.components.packaged()) for p in plans}) == 1
 
 
 def test_the_command_prints_the_short_form():

@@ -393,7 +393,7 @@ NOT_SERIES += (
 
 
 def test_pattern_of_one_toolkits_packages() -> None:
-    pattern = load_catalog().cuda.apt.series.format(major="13", minor="0")
+    pattern = load_catalog().cuda.names.series.format(major="13", minor="0")
     names = f"{SERIES} {NOT_SERIES}".split()
     assert [name for name in names if re.fullmatch(pattern, name)] == SERIES.split()
 

@@ -32,7 +32,13 @@ def read_files(folder: Path) -> dict:
     files = {name: yaml.load((folder / f"{name}.yml").read_text(), yaml.CSafeLoader) for name in FILES}
     with (folder / "gpu_products.csv").open(newline="") as stream:
         files["products"] = {row["device"]: row for row in csv.DictReader(stream)}
-    files["distros"] = {path.stem: yaml.safe_load(path.read_text()) for path in (folder / "distro").glob("*.yml")}
+    files["distros"] = {}
+    for path in (folder / "distro").glob("*.yml"):
+        distro = yaml.safe_load(path.read_text())
+        for member in distro.pop("members", None) or [{}]:  # a family has a release for each of its members
+            name = f"{member['id']}-{distro['os_release']['version_id']}" if member else path.stem
+            drivers = [*distro["distro_drivers"], *member.get("distro_drivers", [])]
+            files["distros"][name] = {**distro, "id": name, "distro_drivers": drivers}
     return of_x86_64(files)
 
 
@@ -86,11 +92,17 @@ class Question:
         return max(fitting, key=num_all, default=None)
 
     def packages(self, specs, release, cuda=None):
-        """Return name=version for each (name, version without a repository), or None where one is not offered."""
-        if self.offers is None:
-            return [f"{name}={version}" for name, version in specs]
-        found = [(name, self.offered(name, release, cuda)) for name, _ in specs]
-        return [f"{name}={version}" for name, version in found] if all(version for _, version in found) else None
+        """Return the spec of each (name, version without a repository), or None where one is not offered."""
+        found = specs
+        if self.offers is not None:
+            found = [(name, self.offered(name, release, cuda)) for name, _ in specs]
+        return [self.spec(name, version) for name, version in found] if all(version for _, version in found) else None
+
+    def spec(self, name, version):
+        """Return a package as the package manager takes it: dnf's always has an epoch."""
+        if not self.distro.get("dist"):
+            return f"{name}={version}"
+        return f"{name}-{version if ':' in version else f'0:{version}'}"
 
     def sources(self, name):
         asked = self.asked(f"{name}_source")
@@ -106,7 +118,8 @@ class Question:
     def _drivers(self, source):
         for branch in self.files["driver"]["branches"]:
             if source == "distro":
-                rules = [d for d in self.distro["distro_drivers"] if d["branch"] == branch["branch"]]
+                own = (d for d in self.distro["distro_drivers"] if not d.get("signed"))  # which DKMS does not build
+                rules = [d for d in own if d["branch"] == branch["branch"]]
                 versions = {branch["branch"]}
             else:
                 rules = [
@@ -131,7 +144,9 @@ class Question:
                 names = [name.format(branch=branch["branch"]) for name in self._set(rule)[modules]]
                 packages = names
                 if source == "nvidia":
-                    packages = self.packages([(n, f"{version}-{rule['revision']}") for n in names], version)
+                    epoch, revision = rule.get("epoch"), rule["revision"].format(dist=self.distro.get("dist", ""))
+                    package = f"{f'{epoch}:' if epoch else ''}{version}-{revision}"
+                    packages = self.packages([(n, package) for n in names], version)
                 if packages is not None:
                     yield {"version": version, "source": source, "branch": branch, "modules": modules} | {
                         "packages": packages,
@@ -141,7 +156,7 @@ class Question:
     def _pinning(self, branch):
         rule = self.files["driver"]["pinning"]
         name = rule["package"].format(branch=branch["branch"])
-        if int(branch["branch"]) < int(rule["first_branch"]):
+        if int(branch["branch"]) < int(rule["first_branch"]) or self.distro["family"] not in rule["families"]:
             return []
         if self.offers is None:
             return [name]
@@ -222,12 +237,13 @@ class Question:
             return
         if toolkit["max_glibc"] and num(".".join(self.glibc.split(".")[:2])) > num(toolkit["max_glibc"]):
             return
-        compilers = ["gcc", "g++"]
+        compilers = self.distro["gcc"].get("names", ["gcc", "g++"])
         if self.gcc > toolkit["max_gcc"]:
             older = [gcc for gcc in self.distro["gcc"]["available"] if gcc <= toolkit["max_gcc"]]
             if not older:
                 return
-            compilers = [f"gcc-{max(older)}", f"g++-{max(older)}"]
+            others = self.distro["gcc"].get("other_names", ["gcc-{major}", "g++-{major}"])
+            compilers = [name.format(major=max(older)) for name in others or compilers]
         name = f"cuda-toolkit-{toolkit['version'].replace('.', '-')}"
         offered = {version.split("-")[0] for version in (self.offers or {}).get(name, ())}
         for release in {r["version"] for r in toolkit["releases"]} | offered:
@@ -361,7 +377,7 @@ class Question:
         """
         files, major = self.files["cudnn"], num(cuda)[0]
         builds = []
-        for apt in files["apt"]:
+        for apt in (row for row in files["names"] if self.distro["family"] in row["families"]):
             names = [name.format(cuda_major=major) for name in (apt["runtime"], *apt["development"])]
             # Older repositories have the headers in the -dev package.
             names = [n for n in names if self.offers is None or "headers" not in n or n in self.offers]
@@ -403,7 +419,8 @@ class Question:
         if self.left_out("nccl", driver, cuda):
             return None
         major, majors = num(cuda["version"])[0], self.distro["nvidia_repository"]["nccl_cuda_majors"]
-        names = self.files["nccl"]["apt"]["packages"]
+        rows = self.files["nccl"]["names"]
+        names = next(row["packages"] for row in rows if self.distro["family"] in row["families"])
         builds = [
             (b["version"], b["cuda"])
             for b in self.files["nccl"]["builds"]

@@ -81,6 +81,8 @@ def write(files: dict, real: Path, folder: Path) -> Path:
         rows = csv.DictWriter(stream, next(iter(files["products"].values())))
         rows.writeheader()
         rows.writerows(files["products"].values())
+    for path in (folder / "distro").glob("*.yml"):  # a family has a file for all its members
+        path.unlink()
     for name, distro in files["distros"].items():
         (folder / "distro" / f"{name}.yml").write_text(yaml.safe_dump(distro))
     return folder

@@ -106,7 +106,8 @@ def test_drivers_of_a_toolkit(version):
 @pytest.mark.parametrize("branch", [b for b, entry in BRANCHES.items() if entry.get("newest_kernel")])
 def test_kernels_of_a_branch(branch):
     newest = BRANCHES[branch]["newest_kernel"]
-    distro = next(d for d in sorted(load_catalog().distros) if branch in str(raw(f"distro/{d}")["distro_drivers"]))
+    distros = sorted(load_catalog().distros.values(), key=lambda distro: distro.id)
+    distro = next(d.id for d in distros if branch in [driver.branch for driver in d.distro_drivers])
     for kernel, warned in ((newest, False), (next_of(newest), True)):
         host = {"kernel": f"{kernel}.0-45-generic"}
         made, codes = asked(host, "5.0", distro, driver=branch, driver_source="distro")
