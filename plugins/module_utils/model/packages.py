@@ -128,7 +128,8 @@ class RepositoryFiles:
 
     mixed: those of the files that also contain other sources or keys. preferred: the sources of whatever software that
     would win over NVIDIA's repository or the distribution's archive. archive: the versions in which apt would take the
-    packages of drivers from the latter; empty where it was not asked.
+    packages of drivers from the latter; empty where it was not asked. enabled: the ids of dnf's enabled repositories,
+    None where the host has no dnf.
     """
 
     entries: tuple[SourceEntry, ...] = ()
@@ -136,6 +137,7 @@ class RepositoryFiles:
     mixed: tuple[str, ...] = ()
     preferred: tuple[PreferredSource, ...] = ()
     archive: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    enabled: tuple[str, ...] | None = dataclasses.field(default=None, metadata=records.OMITTED)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,11 @@ from typing import Callable, Mapping
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_state import AptLists
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import of_host
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dnf.dnf_lists import DnfLists
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageLists
 
-LISTS: Mapping[str, Callable[[str, Run], PackageLists]] = {"apt": AptLists}  # by the names of database.KINDS
+# By the names of database.KINDS.
+LISTS: Mapping[str, Callable[[str, Run], PackageLists]] = {"apt": AptLists, "dnf": DnfLists}
 
 
 def lists(root: str, run: Run) -> PackageLists:

@@ -224,12 +224,13 @@ class PackageLists(Protocol):
 class PackageManager(Protocol):
     """The package manager of one host. Every call that runs a command raises PackageError if it fails.
 
-    words: how messages name it. lock_timeout: the seconds that all calls together wait for other processes that work
-    on packages. warnings: what a call could not do and that did not prevent it. planned: the packages whose kernel
-    modules are the driver's.
+    words: how messages name it. tools: the packages that holding others needs. lock_timeout: the seconds that all calls
+    together wait for other processes that work on packages. warnings: what a call could not do and that did not prevent
+    it. planned: the packages whose kernel modules are the driver's.
     """
 
     words: Words
+    tools: Tuple[str, ...]
     lock_timeout: float
     warnings: List[str]
     planned: Collection[str]

@@ -129,7 +129,9 @@ class Transaction:
     def __init__(
         self, request: PackageRequest, manager: PackageManager, directory: str, undo: bool = True, check: bool = False
     ) -> None:
-        self.request, self.manager, self.directory = request, manager, directory
+        tools = map(Package, manager.tools if request.packages else ())
+        self.request = request._replace(helpers=[*request.helpers, *tools])
+        self.manager, self.directory = manager, directory
         self.manager.planned = request.names
         self.undo, self.check = undo, check
         self.unfinished = ""  # what could not be finished of an interrupted run

@@ -10,8 +10,8 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, Restoration, States, Watch
 
-# dpkg's update-alternatives, and that of EL (alternatives.c of fedora-sysv/chkconfig), which has no --query. A record of
-# either begins with a line for the mode and one for the path that users call.
+# Of dpkg's update-alternatives, and of EL's (alternatives.c of fedora-sysv/chkconfig), which has no --query. A record
+# of either begins with a line for the mode and one for the path that users call.
 RECORDS = ("/var/lib/dpkg/alternatives", "/var/lib/alternatives")
 LINKS = "/etc/alternatives"
 

@@ -129,6 +129,7 @@ class Apt(PackageManager):
     """
 
     words: Words = apt_words
+    tools = ()
 
     def __init__(
         self,

@@ -82,16 +82,20 @@ class DnfLists(PackageLists):
 
     def sources(self, url: str | None) -> RepositoryFiles:
         """Return the sources of NVIDIA's software."""
-        entries, mixed = [], set()
+        entries: list[SourceEntry] = []
+        mixed: set[str] = set()
+        enabled: list[str] = []
         for name in files.names(self.root, DIRECTORY):
             path = "%s/%s" % (DIRECTORY, name)
-            for entry in parse(files.read_text(self.root, path) or "", path) if name.endswith(".repo") else ():
+            found = parse(files.read_text(self.root, path) or "", path) if name.endswith(".repo") else {}
+            enabled += found
+            for entry in found.values():
                 if "nvidia" in entry.uri or (url and entry.uri.rstrip("/") == url.rstrip("/")):
                     entries.append(entry)
                 else:
                     mixed.add(path)
         concerned = {entry.file for entry in entries}
-        return RepositoryFiles(tuple(entries), mixed=tuple(sorted(concerned & mixed)))
+        return RepositoryFiles(tuple(entries), mixed=tuple(sorted(concerned & mixed)), enabled=tuple(sorted(enabled)))
 
     def others(
         self, distribution: str, url: str, offers: Mapping[str, Sequence[str]], globs: list[str]
@@ -138,20 +142,20 @@ class _Others(OtherSources):
         return ()
 
 
-def parse(text: str, path: str) -> list[SourceEntry]:
-    """Return the enabled repositories of a file, whose paths are as they are in it, variables of dnf included."""
+def parse(text: str, path: str) -> dict[str, SourceEntry]:
+    """Return the enabled repositories of a file by their ids, with addresses as they are in it, variables included."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read_string(text)
     except configparser.Error:
-        return []  # dnf ignores such a file, with a warning
-    found = []
+        return {}  # dnf ignores such a file, with a warning
+    found = {}
     for section in parser.sections():
         row = parser[section]
         uri = row.get("baseurl", row.get("mirrorlist", row.get("metalink", ""))).split()
         if section != "main" and uri and row.get("enabled", "1").strip() not in ("0", "no", "false", "off"):
             key = row.get("gpgkey", "").split()
-            found.append(SourceEntry(path, uri[0], signed_by=" ".join(key) or None))
+            found[section] = SourceEntry(path, uri[0], signed_by=" ".join(key) or None)
     return found
 
 

@@ -73,6 +73,7 @@ class Dnf(PackageManager):
     """
 
     words: Words = dnf_words
+    tools = (dnf_words.VERSIONLOCK,)
 
     def __init__(
         self,
@@ -97,6 +98,7 @@ class Dnf(PackageManager):
         python = next((path for path in PYTHONS if os.path.exists(path)), PYTHONS[-1])
         settings: Dict[str, Any] = {"root": self.root, "kept": self.kept, "progress": self.progress}
         settings["several_versions"] = list(rpm_database.SEVERAL_VERSIONS)
+        settings["kernels"] = list(dnf_words.KERNELS)
         settings["excluded"] = dnf_settings.excluded_versions(self.root)
         command = [python, "-I", "-c", inspect.getsource(dnf_program)]
         while True:

@@ -313,6 +313,7 @@ class Host:
         for name, version in request["bound"].items():
             query = base.sack.query(flags=self.hawkey.IGNORE_MODULAR_EXCLUDES).available().filter(name=name)
             base.sack.add_excludes(query.filter(evr__neq=version))
+        self._exclude_other_kernels()
         for name, version, path in (*((*package, None) for package in request["install"]), *request["restore"]):
             if not name.startswith("@"):
                 self._install(name, version, [kept[path]] if path else [])
@@ -322,6 +323,14 @@ class Host:
         for _package, requirement in self._unmet() if request["fix"] else ():
             self._select(optional=True, provides=requirement)
         base.resolve(allow_erasing=True)
+
+    def _exclude_other_kernels(self) -> None:
+        """Keep kernels away that are not there: kernel-devel-matched, which DKMS needs, would bring the newest."""
+        asked = {name for name, _version in self.request["install"]}
+        kernels = self.base.sack.query().filter(name__glob=self.request["kernels"])
+        there = {package.evr for package in kernels.installed()}
+        others = [p for p in kernels.available() if p.evr not in there and not asked & {p.name, self.row(p)}]
+        self.base.sack.add_excludes(kernels.filter(pkg=others))
 
     def _install(self, name: str, version: Optional[str], found: List[Any]) -> None:
         there = self.installed(name)

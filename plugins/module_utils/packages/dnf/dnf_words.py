@@ -16,6 +16,7 @@ REFRESH = "dnf makecache --refresh"
 SHOW_HOLDS = "dnf versionlock list"
 REMOVE_UNNEEDED = "dnf autoremove"
 REMOVE_DOWNLOADS = "dnf clean packages"
+VERSIONLOCK = "python3-dnf-plugin-versionlock"  # without it, dnf holds nothing
 HISTORY = "/var/log/dnf.log"
 # A file below these directories changes what dnf may install.
 SOURCES: Tuple[str, ...] = ("/etc/yum.repos.d/", "/etc/pki/rpm-gpg/")

@@ -51,7 +51,9 @@ DKMS = """
 local log = io.open("/var/lib/dkms/nvidia/VERSION/build/make.log", "w")
 if log then log:write("error: simulated by the tests"); log:close() end
 """
+PLUGIN = "python3-dnf-plugin-versionlock"  # the program itself is Debian's
 OTHERS: dict[str, Spec] = {
+    PLUGIN: {"version": "4.3.0"},
     "dkms": {"version": "3.2.2", "requires": ["kernel-devel-matched"], "files": {"/usr/sbin/dkms": "simulated"}},
     "kernel-core": {"version": "5.14.0", "provides": ["installonlypkg(kernel)"], "arch": "x86_64"},
     "kernel-devel": {"version": "5.14.0", "provides": ["installonlypkg(kernel)"], "arch": "x86_64"},
@@ -89,8 +91,15 @@ def rpms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     real_dnf.build(directory, "1.el9", {**driver(OLD), **OTHERS})
     real_dnf.build(directory, "1.el9", driver(NEWER))
     kernel = {"version": "5.14.1", "provides": ["installonlypkg(kernel)"], "arch": "x86_64"}
+    both = ["kernel-core = 5.14.1-1.el9", "kernel-devel = 5.14.1-1.el9"]
     libgcc = {"version": "11.5.0", "arch": "i686", "files": {"/usr/lib/libgcc_s.so.1": "32"}}
-    more: dict[str, Spec] = {"vim-minimal": {"version": "2:9.0"}, "kernel-core": kernel, "libgcc": libgcc}
+    more: dict[str, Spec] = {
+        "vim-minimal": {"version": "2:9.0"},
+        "libgcc": libgcc,
+        "kernel-core": kernel,
+        "kernel-devel": kernel,
+        "kernel-devel-matched": {"version": "5.14.1", "requires": both, "arch": "x86_64"},
+    }
     real_dnf.build(directory, "1.el9", {**driver(NEW), **more})
     return directory / "rpms"
 
@@ -135,7 +144,7 @@ def bare(rpms: Path, el9: str, tmp_path_factory: pytest.TempPathFactory) -> Path
     """Return the files of a host with vim and dkms, and nothing of NVIDIA's, with dnf's cache of EL 9's repository."""
     directory = tmp_path_factory.mktemp("bare")
     host = RealDnf.create(directory, el9)
-    done = host.do("dnf", "install", "vim-minimal-2:8.2", "dkms")
+    done = host.do("dnf", "install", "vim-minimal-2:8.2", "dkms", PLUGIN, "--exclude=kernel*5.14.1*")
     assert done.returncode == 0, done.stderr
     return directory
 

@@ -81,12 +81,12 @@ def test_the_headers_of_a_kernel(release: str, headers: str) -> None:
 
 
 def test_what_is_offered_for_kernels(host: RealDnf) -> None:
-    release = "5.14.0-1.el9.x86_64"
+    release = "5.14.1-1.el9.x86_64"
     found = lists(host).kernel_offers(["gcc", "kernel-devel-matched", "dkms"], [release, "5.14.0-9.el9.x86_64"])
     assert found is not None
     offers, providers = found
     assert offers["dkms"] == KernelOffer()
-    assert offers["kernel-devel-matched"] == KernelOffer((release,), ("kernel-core-5.14.0-1.el9.x86_64",))
+    assert offers["kernel-devel-matched"] == KernelOffer((release,), ("kernel-core-5.14.1-1.el9.x86_64",))
     assert "gcc" not in offers
     assert providers == {release: (f"kernel-devel-{release}",), "5.14.0-9.el9.x86_64": ()}
 

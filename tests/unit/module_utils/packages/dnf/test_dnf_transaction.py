@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction
 
-from tests.unit.module_utils.packages.dnf.conftest import NEW, NEWER, OLD, driver, repository, request, streams
+from tests.unit.module_utils.packages.dnf.conftest import NEW, NEWER, OLD, PLUGIN, driver, repository, request, streams
 from tests.unit.module_utils.real_dnf import SETTINGS, RealDnf, needs_dnf
 
 pytestmark = needs_dnf
@@ -62,6 +62,16 @@ def test_a_driver_is_installed_in_its_version_with_its_parts_and_locked(host: Re
     again = host.run_transaction(request(OLD))
     assert (again.changes, again.before.remaining) == ([], [])
     assert host.do("dnf", "history").stdout == history
+
+
+def test_the_headers_are_of_the_kernel_that_is_there_and_the_plugin_comes_along(host: RealDnf) -> None:
+    """DKMS needs kernel-devel-matched, of which the newest would bring its kernel."""
+    done = host.do("dnf", "remove", "--noautoremove", "dkms", "kernel-devel-matched", "kernel-devel", PLUGIN)
+    assert done.returncode == 0, done.stderr
+    result = host.run_transaction(request(OLD))
+    brought = {change.split()[0] for change in result.changes} - {*driver(OLD), "@nvidia-driver"}
+    assert brought == {PLUGIN, "dkms", "kernel-devel-matched", "kernel-devel-5.14.0-1.el9.x86_64"}
+    assert host.rpm("-q", "kernel-core") == ["kernel-core-5.14.0-1.el9.x86_64"]
 
 
 def test_a_patch_of_the_branch_keeps_the_stream_and_a_later_branch_switches_it(with_driver: RealDnf) -> None:
@@ -211,7 +221,7 @@ def test_an_unsigned_package_changes_nothing(host: RealDnf) -> None:
 
 def test_what_was_installed_as_a_dependency_is_known_and_changed(with_driver: RealDnf) -> None:
     host = with_driver
-    assert {"nvidia-persistenced", "kernel-core-5.14.1-1.el9.x86_64"} <= host.dnf().automatic()
+    assert {"nvidia-persistenced", "kernel-core-5.14.0-1.el9.x86_64"} <= host.dnf().automatic()
     assert not {"nvidia-open", "vim-minimal"} & host.dnf().automatic()
     host.dnf().mark("auto", ["vim-minimal"])
     host.dnf().mark("manual", ["nvidia-persistenced"])
