@@ -26,6 +26,7 @@ options:
       - "V(kernel_drivers) alone: kernel modules other than NVIDIA's that take its GPUs, such as C(nouveau)."
       - "V(user_settings) alone: the rows of catalog/user_settings.csv, what our programs drop, keep or set."
       - "V(gpu_counters) alone: the rows of catalog/gpu_thresholds.yml by which counters of GPUs are judged."
+      - "V(python_packages), a distribution id and a Python such as C(3.12): the packages that its environments need."
       - "V(lock), a framework, a version and a Python such as C(3.12): the name of the lock file."
       - "V(lock_text), the name of a lock among the files of a role or the path of a lock file, and a Python: what it
         locks for that Python. A name finds also the file that has the locks of all Pythons."
@@ -73,6 +74,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
     gpu_counters,
+    python_packages,
     repositories,
     repository_facts,
     user_settings,
@@ -135,6 +137,9 @@ def look_up(terms: list[Any], base_url: str | None = None, architecture: str | N
         return [user_settings(load_catalog())]
     if terms == ["gpu_counters"]:
         return [gpu_counters(load_catalog())]
+    if terms[:1] == ["python_packages"] and len(terms) == 3:
+        distribution, python = (str(term) for term in terms[1:])
+        return [python_packages(load_catalog().distros[distribution], python)]
     if terms[:1] == ["lock"] and len(terms) == 4:
         try:
             machine = architecture or _only_architecture(load_catalog())

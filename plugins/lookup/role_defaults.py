@@ -19,6 +19,7 @@ options:
     description:
       - V(repository), or a component (V(driver), V(cuda), V(cudnn) or V(nccl)) and its version or a prefix of one.
       - An empty version returns an empty dictionary.
+      - V(python_packages) and a Python such as C(3.12) are the names of the packages that its environments need.
     required: true
   kernel_modules:
     description: The flavour of the driver's kernel modules; V(auto) takes the open ones if the branch has them.
@@ -48,9 +49,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _raw:
-  description: The component as in a plan, or the repository's C(url), C(key_url) and C(key_fingerprint).
+  description: The component as in a plan, what is known of the repository, or names of packages.
   type: list
-  elements: dict
+  elements: raw
 """
 
 from typing import Any
@@ -61,13 +62,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import role_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
 
 
-def look_up(terms: list[Any], facts: dict[str, Any], **options: str) -> list[dict[str, Any]]:
-    """Return one dictionary in a list; raise AnsibleLookupError for terms or versions that cannot be found."""
+def look_up(terms: list[Any], facts: dict[str, Any], **options: str) -> list[Any]:
+    """Return the facts in a list; raise AnsibleLookupError for terms or versions that cannot be found."""
     try:
         if terms == ["repository"]:
             return [role_defaults.repository(facts)]
         if len(terms) != 2:
             raise ValueError(f"expected 'repository', or a component and its version; found {len(terms)} terms")
+        if terms[0] == "python_packages":
+            return [role_defaults.python_packages(facts, str(terms[1]))]
         return [role_defaults.component(facts, *terms, **options)]
     except (CatalogError, ValueError) as error:
         raise AnsibleLookupError(f"gpuhost.stack.role_defaults: {error}") from error
@@ -76,8 +79,8 @@ def look_up(terms: list[Any], facts: dict[str, Any], **options: str) -> list[dic
 class LookupModule(LookupBase):
     """The lookup `gpuhost.stack.role_defaults`."""
 
-    def run(self, terms: list[Any], variables: dict[str, Any] | None = None, **kwargs: Any) -> list[dict[str, Any]]:
-        """Return the component for the host's facts; called by Ansible."""
+    def run(self, terms: list[Any], variables: dict[str, Any] | None = None, **kwargs: Any) -> list[Any]:
+        """Return the component, or other facts, for the host's facts; called by Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
         options = {name: self.get_option(name) for name in ("kernel_modules", "cuda", "profile")}
         return look_up(list(terms), (variables or {}).get("ansible_facts") or {}, **options)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts as facts_of_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
@@ -54,6 +55,11 @@ def repository(facts: Mapping[str, Any]) -> dict[str, str]:
             f"the catalog has no NVIDIA repository for {name} on {machine}; supported are {where_supported(catalog)}"
         )
     return repository_facts(catalog, name, machine)
+
+
+def python_packages(facts: Mapping[str, Any], python: str) -> list[str]:
+    """Return the packages that make environments of a Python possible on the host."""
+    return facts_of_catalog.python_packages(load_catalog().distros[distribution(facts)], python)
 
 
 def component(

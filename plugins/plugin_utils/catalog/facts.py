@@ -93,6 +93,12 @@ def link_thresholds(catalog: Catalog) -> dict[str, dict[str, Any]]:
     }
 
 
+def python_packages(distro: Distro, python: str) -> list[str]:
+    """Return the packages that make environments of one of the distribution's Pythons, such as 3.12, possible."""
+    own = distro.python
+    return [*own.venv, *filter(None, [own.packages.get(python)])]
+
+
 def gpu_counters(catalog: Catalog) -> list[dict[str, Any]]:
     """Return the rows of gpu_thresholds.yml as module_utils/checks/gpu_counters.py reads them."""
     return [dataclasses.asdict(row) for row in catalog.gpu_thresholds.counters]

@@ -913,10 +913,12 @@ class DistroPython:
     """The distribution's Python interpreters.
 
     packages: by version, those that can be installed beside the default one; empty where each has what it comes with.
+    venv: the packages with the module venv, where it is in none of these.
     """
 
     default: str
     available: tuple[str, ...]
+    venv: tuple[str, ...] = ()
     packages: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
