@@ -18,7 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.masking import Identities, Mask, homes_in
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import OWN_SOURCE
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import OWN_SOURCES
 
 SCHEMA = 1
 _TIMEOUT = 90.0  # seconds for a program; nvidia-smi takes 30 with eight GPUs without persistence mode
@@ -130,7 +130,7 @@ def configured_repository(root: str, repositories: dict[str, str]) -> str | None
     nvidias = repositories.get(distribution.id if distribution else "", "").rstrip("/")
     flat = [entry for entry in entries if entry.suite.strip("./") == ""]
     found = [entry.uri for entry in flat if entry.uri.rstrip("/").split("/")[-2:] == nvidias.split("/")[-2:]]
-    ours = [entry.uri for entry in flat if entry.file == OWN_SOURCE and entry.uri in found]
+    ours = [entry.uri for entry in flat if entry.file in OWN_SOURCES and entry.uri in found]
     is_nvidias = nvidias in [uri.rstrip("/") for uri in found]
     return next(iter(ours or ([] if is_nvidias else found)), None)
 

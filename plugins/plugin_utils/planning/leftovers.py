@@ -23,7 +23,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import P
 # The role nvidia_repo's defaults: where it moves files, and with which files it configures NVIDIA's repository.
 SET_ASIDE_DIRECTORY = "/var/lib/gpuhost/set_aside"
 OWN_KEY = "/etc/apt/keyrings/nvidia-cuda.asc"
-OWN_SOURCE = "/etc/apt/sources.list.d/nvidia-cuda.sources"
+OWN_SOURCES = ("/etc/apt/sources.list.d/nvidia-cuda.sources", "/etc/yum.repos.d/nvidia-cuda.repo")
+_OF_DNF = "/etc/yum.repos.d/"  # which takes a repository that several files define
 # The priority of the versions that NVIDIA's pinning packages allow, that of the archive's driver (preferences.j2 of the
 # role), and one below the default, 500.
 _PINNED_PRIORITY, _ARCHIVE_PRIORITY, _LOW_PRIORITY = 1000, 1001, 100
@@ -84,7 +85,7 @@ def adopted(plan: Plan, probe: Probe) -> str:
         return ""
     url, key = plan.repository["url"].rstrip("/"), plan.repository["key_fingerprint"].upper()
     entries = [entry for entry in probe.repository_files.entries if entry.uri.rstrip("/") == url]
-    if any(key not in (entry.keys or ()) or entry.file == OWN_SOURCE for entry in entries):
+    if any(key not in (entry.keys or ()) or entry.file in OWN_SOURCES for entry in entries):
         return ""
     return next((entry.file for entry in entries if entry.suite.strip("./") == ""), "")
 
@@ -186,14 +187,14 @@ def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Left
             named.add(source.file)
             yield _preferred(source, won, plan, probe)
     for entry in probe.repository_files.entries:
-        if entry.file == OWN_SOURCE:
+        if entry.file in OWN_SOURCES:
             continue
         if entry.uri.rstrip("/") != planned:
             if entry.file in named or entry.offers is False or not _is_rival(entry, catalog):
                 continue
             message = f"{entry.file} defines {entry.uri}, whose packages may conflict; remove it if nothing needs it"
             yield _source(entry, probe, catalog, message, blocks=False)
-        elif entry.signed_by != OWN_KEY and not is_adopted:
+        elif entry.signed_by != OWN_KEY and not is_adopted and not entry.file.startswith(_OF_DNF):
             message = (
                 f"{entry.file} defines {entry.uri}, signed by {entry.signed_by or 'any trusted key'}; expected "
                 f"{OWN_KEY}, since apt refuses a repository with two different Signed-By values"

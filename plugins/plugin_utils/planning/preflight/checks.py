@@ -58,7 +58,7 @@ TRANSIENT = (
     other_runs.TRANSACTION_RUNNING.code,
 )
 # What is refused before packages are asked for.
-REFUSED_AT_ONCE = (*TRANSIENT, host_records.PLANNED_ONLY.code)
+REFUSED_AT_ONCE = (*TRANSIENT, host_records.PLANNED_ONLY.code, package_sources.REPOSITORY_DISABLED.code)
 
 
 def without_change(plan: Plan, probe: Probe, diff: PlanDiff, options: Options) -> Preflight:
@@ -101,6 +101,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         packages.check_holds,
         packages.check_simulated,
         package_sources.check_repository,
+        package_sources.check_enabled,
         package_sources.check_leftovers,
         gpu_use.check_gpu_users,
         signatures.check_signing_dkms,

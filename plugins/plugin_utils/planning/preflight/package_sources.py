@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -13,6 +15,26 @@ REPOSITORY_UNREADABLE = FindingSpec(
     "has to be): no name server, a proxy's password or certificate, a wrong clock, no signature",
     "By cause, in the message; it comes before anything is changed",
 )
+REPOSITORY_DISABLED = FindingSpec(
+    "repository-disabled",
+    "A repository that the driver's packages need beside NVIDIA's, such as CRB and EPEL for DKMS, is not enabled",
+    "Enable it with the commands of the message",
+)
+
+
+def check_enabled(context: Context, findings: Findings) -> None:
+    """Check that the repositories of others that the driver's packages depend on are enabled."""
+    driver, enabled = DriverComponent.of(context.components), context.probe.repository_files.enabled
+    if driver is None or enabled is None or not context.is_changed("driver"):
+        return
+    missing = [name for name in driver.repositories if name not in enabled]
+    if missing:
+        REPOSITORY_DISABLED.add_problem(
+            findings,
+            f"{', '.join(missing)}: not enabled on this host (enabled are {', '.join(enabled) or 'none'}), and the "
+            "driver's kernel modules are built by DKMS, which is there",
+            f"type: {load_catalog().distros[context.plan.distribution].enable}",
+        )
 
 
 def check_repository(context: Context, findings: Findings) -> None:
@@ -41,4 +63,4 @@ def check_leftovers(context: Context, findings: Findings) -> None:
             found.spec.add_warning(findings, found.message)
 
 
-FINDINGS = (REPOSITORY_UNREADABLE,)
+FINDINGS = (REPOSITORY_UNREADABLE, REPOSITORY_DISABLED)

@@ -107,7 +107,7 @@ CASES: dict[str, tuple[dict[str, Any], bool, dict[str, list[str]]]] = {
         (sources((FILE, URL, KEYRING), trusted=[OLD]), ""),
         (sources((FILE, URL, KEYRING)), ""),
         (sources((FILE, OTHER_URL, KEYRING), trusted=KEYS), ""),
-        (sources((FILE, URL, KEYRING), (leftovers.OWN_SOURCE, URL, KEYRING), trusted=KEYS), ""),
+        (sources((FILE, URL, KEYRING), (leftovers.OWN_SOURCES[0], URL, KEYRING), trusted=KEYS), ""),
         ({}, ""),
     ],
     ids=["cuda-keyring's", "two", "another key", "a key that is not known", "another URL", "beside ours", "none"],
@@ -189,7 +189,7 @@ def test_a_driver_and_a_toolkit_that_are_not_planned_stay() -> None:
 
 
 def test_gpuhosts_own_source_and_another_one_with_its_key_are_not_leftovers() -> None:
-    parts = sources((leftovers.OWN_SOURCE, URL, leftovers.OWN_KEY), ("/e/mine.list", URL, leftovers.OWN_KEY))
+    parts = sources((leftovers.OWN_SOURCES[0], URL, leftovers.OWN_KEY), ("/e/mine.list", URL, leftovers.OWN_KEY))
     assert leftovers.find(REMOVE, make_probe(**parts)) == []
 
 
