@@ -51,17 +51,15 @@ def test_nvcc_is_found_in_the_planned_version(host, component, shell):
     assert f"release {version}," in host.run_expect([0], shell).stdout
 
 
-def test_packages_are_installed_and_held(host, plan):
+def test_packages_are_installed_and_held(packages, plan):
     planned = [component for name in ("cuda", "cudnn", "nccl") if (component := plan["components"][name])]
     if not planned:
         pytest.skip("the plan has no cuda, cudnn and nccl")
-    held = set(host.run_expect([0], "apt-mark showhold").stdout.split())
+    held = packages.held()
     specs = [spec for component in planned for spec in component.get("packages", [])]
     assert specs
-    for spec in specs:
-        name, _, version = spec.partition("=")
-        installed = host.run_expect([0], f"dpkg-query -W -f '${{Version}}' {name}").stdout
-        assert version in ("", installed)
+    for name, version in map(packages.parse, specs):
+        assert version in ("", packages.versions(name)[name])
         assert name in held
 
 

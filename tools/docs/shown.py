@@ -40,7 +40,9 @@ def table(catalog: Catalog, shown: Sequence[Mapping[str, Any]]) -> str:
             rows.setdefault((distro.path, architecture, *cells), []).append(distro.id)
     lines = [[", ".join(sorted(names)), *cells] for (_path, *cells), names in rows.items()]
     for other in catalog.other_distributions.distributions:
-        lines.append([other.name, "all", f"refused: {other.why}; use {other.instead}", *["refused"] * (len(COMPONENTS) - 1)])
+        lines.append(
+            [other.name, "all", f"refused: {other.why}; use {other.instead}", *["refused"] * (len(COMPONENTS) - 1)]
+        )
     head = ("distribution", "architecture", *(BY_NAME[component].label for component in COMPONENTS))
     notes = [f"- {WORDS[entry['how']]}: {_of(entry)}: {entry['by']}" for entry in shown]
     return "\n".join([*markdown_table(head, lines), "", *notes]) + "\n"
@@ -63,7 +65,9 @@ def _cells(shown: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], str
     for entry in shown:
         for distribution, component in itertools.product(entry["distributions"], entry["components"]):
             if component not in COMPONENTS or entry["how"] not in WORDS:
-                raise ValueError(f"{FILE.name}: {entry['how']} {component}: expected one of {', '.join((*WORDS, *COMPONENTS))}")
+                raise ValueError(
+                    f"{FILE.name}: {entry['how']} {component}: expected one of {', '.join((*WORDS, *COMPONENTS))}"
+                )
             found[distribution, entry["architecture"], component] = WORDS[entry["how"]]
     return found
 
@@ -85,7 +89,10 @@ def _refused(catalog: Catalog, distribution: str, architecture: str, component: 
         plan = resolve(catalog, request, host)
         if plan.ok and plan.components.get(component):
             return ""
-        why = why or "; ".join(problem.message.removeprefix(f"{distribution}: ").replace(f" for {distribution}", "") for problem in plan.problems)
+        why = why or "; ".join(
+            problem.message.removeprefix(f"{distribution}: ").replace(f" for {distribution}", "")
+            for problem in plan.problems
+        )
         why = why or "the catalog knows none in NVIDIA's repository"
     return why
 

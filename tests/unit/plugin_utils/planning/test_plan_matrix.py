@@ -110,7 +110,9 @@ def test_the_plans_of_a_family_differ_in_nothing_that_the_table_has():
     for first, *others in plan_matrix.families(catalog).values():
         for architecture, (_name, capability, _examples) in itertools.product(supported(catalog, first), GENERATIONS):
             gpu = HostGpu(f"cc:{capability}", compute_capability=capability)
-            plans = [resolve(catalog, asking(tensorflow="none"), Host(d, architecture, (gpu,))) for d in (first, *others)]
+            plans = [
+                resolve(catalog, asking(tensorflow="none"), Host(d, architecture, (gpu,))) for d in (first, *others)
+            ]
             assert len({tuple(component.version for component in p.components.packaged()) for p in plans}) == 1
 
 
