@@ -180,7 +180,8 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         done = self._execute_module(module_name=TRANSACTION, module_args=arguments, task_vars=variables)
         if not done.get("failed"):
             return None
-        remedy = "solve what apt reports on the host, then run this again"
+        name = load_catalog().words(decision.plan.distribution).NAME
+        remedy = f"solve what {name} reports on the host, then run this again"
         found = Problem(**done["problem"]) if "problem" in done else Problem(REFUSED, str(done["msg"]), remedy)
         # Conflicting sources of others are removed before the transaction, and their packages with them.
         return None if decision.diff.leftovers.does and found.code == REFUSED else found

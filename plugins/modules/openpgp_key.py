@@ -116,7 +116,8 @@ def fetch(module: AnsibleModule, options: Options, wanted: str) -> bytes:
     except download.DownloadError as error:
         module.fail_json(
             msg="The key could not be downloaded. %s. Expected the key %s there. Check the URL, name resolution and "
-            "apt's proxy (`apt-config dump Acquire`). Nothing was written to %s." % (error, wanted, dest)
+            "the proxy of apt (`apt-config dump Acquire`) or dnf (/etc/dnf/dnf.conf). Nothing was written to %s."
+            % (error, wanted, dest)
         )
     try:
         found = [key.fingerprint for key in openpgp.public_keys(data)]

@@ -27,7 +27,7 @@ KERNEL_COMPILER_MISSING = FindingSpec(
     "kernel-compiler-missing",
     f"A compiler or tool that the kernel's modules are built with is not installed, and {_MANAGER} does not "
     f"offer it (a warning while {_MANAGER} has no lists)",
-    f"`sudo {any_of(lambda words: words.REFRESH)}` with the archive's components; or boot another kernel",
+    f"{any_of(lambda words: f'`sudo {words.REFRESH}`')} with the archive's components; or boot another kernel",
 )
 PROXMOX = FindingSpec(
     "proxmox",
