@@ -26,9 +26,9 @@ NOT_APPLICABLE = {
     ("ubuntu-26.04", "default"): _NO_TENSORFLOW,
     ("ubuntu-26.04", DEMO): _NO_TENSORFLOW,
 }
-# Hosts shaped like Enterprise Linux (doubles/lab/enterprise_linux.yml), and the scenario that shows the shape: a tier.
+# Hosts shaped like Enterprise Linux (doubles/lab/enterprise_linux.yml), and the scenarios that run on them: a tier.
 SHAPES = ("el-9", "el-10")
-SHAPE_CELLS = [(shape, "el_shape") for shape in SHAPES]
+SHAPE_CELLS = [(shape, scenario) for shape in SHAPES for scenario in ("el_shape", "enterprise_linux")]
 CELLS = [(d, s) for d in DISTRIBUTIONS for s in SCENARIOS if (d, s) not in NOT_APPLICABLE]
 
 
