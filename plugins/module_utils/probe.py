@@ -136,6 +136,7 @@ def probe(
         kernel_keys=module_keys.key_ids(root) if signed else None,
         modules_disabled=attempt("kernel.modules_disabled", lambda: module_loading.disabled(root)),
         root_in_memory=attempt("root file system", lambda: system.root_in_memory(root)) or "",
+        selinux_enforcing=files.read_text(root, "/sys/fs/selinux/enforce") == "1",
         module_blacklists=attempt("module blacklists", lambda: foreign_settings.of_driver(root)) or {},
         disk=attempt("disk", lambda: system.disk(root, options.directories)),
         masked_services=attempt("masked services", lambda: _masked(root, options)) or (),

@@ -1,7 +1,7 @@
 """The table of what was shown where: each component on each distribution and CPU architecture.
 
-A cell is refused, with the reason, where the catalog has a plan with the component for no GPU. Else it is what docs/shown.yml
-says, and planned only where that says nothing.
+A cell is refused, with the reason, where the catalog has a plan with the component for no GPU. Else it is what
+docs/shown.yml says, and planned only where that says nothing.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _cell(
 ) -> str:
     known = how.get((distro.id, architecture, component))
     why = _refused(catalog, distro.id, architecture, component)
-    if known and (why or distro.planned_only):
-        raise ValueError(f"{FILE.name}: {component} on {distro.id} is {known}, and {why or PLANNED}")
+    if known and why:
+        raise ValueError(f"{FILE.name}: {component} on {distro.id} is {known}, and {why}")
     return known or (f"refused: {why}" if why else PLANNED)
 
 

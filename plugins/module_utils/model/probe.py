@@ -40,6 +40,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     RepositoryFiles,
     Transaction,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import OMITTED
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import (
     AppliedPart,
 )
@@ -101,6 +102,7 @@ class Probe:
     kernel_keys: tuple[str, ...] | None = None
     modules_disabled: ModulesDisabled | None = None
     root_in_memory: str = ""
+    selinux_enforcing: bool = dataclasses.field(default=False, metadata=OMITTED)
     module_blacklists: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     disk: Mapping[str, DiskSpace] | None = None
     applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)

@@ -24,17 +24,21 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import distributions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.architectures import where_supported
 
+_OF_FACTS = {"redhat": "rhel"}  # os-release's ID by Ansible's name, where they differ in more than capital letters
+
 
 def distribution(facts: Mapping[str, Any]) -> str:
     """Return the catalog's id of the host's distribution release; raise ValueError if there is none."""
     if not facts.get("distribution"):
         raise ValueError("the facts of the host are missing: expected gather_facts: true in the play")
     name = str(facts["distribution"]).lower()
+    name = _OF_FACTS.get(name, name)
     candidates = [f"{name}-{facts.get(key)}" for key in ("distribution_version", "distribution_major_version")]
     known = load_catalog().distros
     for candidate in candidates:
         if candidate in known:
-            if known[candidate].planned_only:
+            enforcing = (facts.get("selinux") or {}).get("mode") == "enforcing"
+            if known[candidate].planned_only and enforcing:
                 raise ValueError(distributions.planned_only(known[candidate]))
             return candidate
     raise ValueError(f"the host runs {candidates[0]}; the catalog has {', '.join(sorted(known))}")

@@ -1106,8 +1106,9 @@ class Distro:
     """distro/<id>.yml. dkms: the version in the archive, where it is too old to sign with a key of the user's own.
 
     A file with members is a family of distributions, of which each member is a distribution release of its own in the
-    catalog. dist: the release in the versions of rpm packages. planned_only: why this release of gpuhost plans it and
-    installs nothing there. file: the id in the file, of a member. dkms_repositories, enable: those of the member.
+    catalog. dist: the release in the versions of rpm packages. planned_only: why this release of gpuhost installs
+    nothing on a host of it where SELinux is enforcing. file: the id in the file, of a member. dkms_repositories,
+    enable: those of the member.
     """
 
     schema: int

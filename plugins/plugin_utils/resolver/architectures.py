@@ -44,13 +44,16 @@ def _none_of(named: list[str], architecture: str) -> str:
     return f"the catalog has no {listed} for {architecture}"
 
 
+_ENFORCING = "planned only where SELinux is enforcing: "
+
+
 def where_supported(catalog: Catalog) -> str:
     """Return the distribution releases and the architectures that they serve, for a message."""
     served: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
     for name in sorted(catalog.distros, key=lambda name: (bool(catalog.distros[name].planned_only), name)):
         served.setdefault((bool(catalog.distros[name].planned_only), supported(catalog, name)), []).append(name)
     return "; ".join(
-        f"{'planned only: ' if is_planned_only else ''}{', '.join(names)} on {' and '.join(on)}"
+        f"{_ENFORCING if is_planned_only else ''}{', '.join(names)} on {' and '.join(on)}"
         for (is_planned_only, on), names in served.items()
         if on
     )

@@ -35,8 +35,8 @@ def named(catalog: Catalog, distribution: str) -> Iterator[OtherDistribution]:
 
 
 def planned_only(distro: Distro) -> str:
-    """Return that a distribution is planned alone, and why."""
-    return f"{distro.id} is planned only, and not installed: {distro.planned_only}"
+    """Return that a distribution is planned alone where SELinux is enforcing, and why."""
+    return f"{distro.id} is planned only where SELinux is enforcing, as it is by default: {distro.planned_only}"
 
 
 def of_text(catalog: Catalog, text: str) -> tuple[str, str]:

@@ -103,6 +103,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "kernel_keys",
         "modules_disabled",
         "root_in_memory",
+        "selinux_enforcing",
         "module_blacklists",
         "disk",
         "applied",

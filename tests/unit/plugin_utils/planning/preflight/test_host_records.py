@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
@@ -30,6 +32,22 @@ def test_parts_that_the_probe_could_not_read_are_not_findings() -> None:
     plan, unread = make_plan(), dict.fromkeys(set(PROBE) - {"gpus"})
     probe = make_probe(**{**PROBE, **unread})
     assert checks.preflight(plan, probe, plan_diff.plan_diff(plan, probe)).ok is True
+
+
+def test_a_host_where_selinux_is_enforcing_has_that_problem_alone() -> None:
+    """Whatever else is in the way: nothing of it helps."""
+    plan = dataclasses.replace(make_plan(), distribution="rocky-9")
+    probe = make_probe(**{**PROBE, "newer_state": "written by a newer gpuhost", "selinux_enforcing": True})
+    diff = plan_diff.plan_diff(plan, probe)
+    (problem,) = checks.preflight(plan, probe, diff).problems
+    assert problem.code == "planned-only"
+    assert problem.message == (
+        "rocky-9 is planned only where SELinux is enforcing, as it is by default: what gpuhost writes was tried on no "
+        "such host"
+    )
+    assert problem.code in checks.REFUSED_AT_ONCE
+    permissive = dataclasses.replace(probe, selinux_enforcing=False)
+    assert "planned-only" not in codes(checks.preflight(plan, permissive, diff))[0]
 
 
 KERNEL_UNREAD = "kernel: [Errno 5] Input/output error: '/boot/initrd.img-6.8.0-90-generic'"
