@@ -81,7 +81,7 @@ def test_an_unlocked_and_damaged_package_is_repaired(dnf, as_root, playbook, rep
     as_root.run_expect([0], "rm /usr/bin/nvidia-smi")
     playbook("gpu_host", "--skip-tags", "verify,smoke_train")
     (reasons,) = json.loads((reports / "newest/enterprise-linux-hopper/drift.json").read_text()).values()
-    assert any("nvidia-driver-cuda" in reason and "hold" in reason for reason in reasons), reasons
+    assert any("nvidia-driver-cuda was held=True" in reason for reason in reasons), reasons
     assert any("nvidia-smi" in reason for reason in reasons), reasons
     assert as_root.file("/usr/bin/nvidia-smi").exists
     assert dnf.state() == before
@@ -101,7 +101,9 @@ def test_a_change_moves_the_stream_and_a_rollback_brings_it_back(dnf, playbook, 
 
 def test_the_host_is_given_back(dnf, as_root, playbook):
     playbook("teardown")
-    assert dnf.rpms == as_root.file("/var/tmp/rpms-before").content_string.splitlines()
+    before = as_root.file("/var/tmp/rpms-before").content_string.splitlines()
+    # NVIDIA's key, which dnf has imported, is left (docs/compatibility.md).
+    assert [line for line in dnf.rpms if not line.startswith("gpg-pubkey-")] == before
     assert (dnf.locks, dnf.stream) == (set(), "")
     for path in ("/etc/yum.repos.d/nvidia-cuda.repo", "/etc/pki/rpm-gpg/RPM-GPG-KEY-nvidia-cuda", "/usr/local/cuda"):
         assert not as_root.file(path).exists

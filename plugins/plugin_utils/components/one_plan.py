@@ -35,7 +35,7 @@ PROBLEMS = {
     "are refused by name, with what to use",
 }
 WARNINGS = {
-    "planned-only": "the distribution is planned, and no playbook installs it yet",
+    "planned-only": "nothing is installed on a host of this distribution where SELinux is enforcing",
     "repository-not-read": "no repository was read: the versions are those of the catalog and may not be offered",
 }
 

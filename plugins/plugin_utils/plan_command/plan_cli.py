@@ -247,8 +247,7 @@ def _screen(arguments: argparse.Namespace, plan: Plan, view: HostView | None, ou
     words = [word for pair in pairs for word in ("-e", shlex.quote(PREFIX + pair))]
     command = " ".join([_RUN, *words])
     then = f"{command} --limit HOST" if view else f"{command}, with the host in inventories/lab/hosts.yml"
-    is_installed = distributions.PLANNED_ONLY not in [warning.code for warning in plan.warnings]
-    return plan_screen(plan, view, style=style, then=then if is_installed else "")
+    return plan_screen(plan, view, style=style, then=then)
 
 
 def _document(plan: Plan, view: HostView | None) -> dict[str, Any]:
