@@ -247,6 +247,8 @@ def _lay_out_enterprise_linux(root: Path, distribution: str, words: Words) -> No
     _lay_out_computer(root, words, kernels[0], words.get("python", python))
     for path, spec in words.get("files", {}).items():
         put(root, path, spec)
+    # By default it is enforcing (RHEL 9, "Using SELinux"), and no report says otherwise.
+    put(root, "sys/fs/selinux/enforce", "1")
 
 
 def installed_driver(root: Path, words: Words, kernels: list[str], machine: str) -> dict[str, Any]:

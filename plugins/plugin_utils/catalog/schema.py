@@ -980,8 +980,8 @@ class DistroKernel:
     releases: an expression of the whole releases of the archive's kernels. The rows are for these alone, and the first
     that fits counts; a kernel may fit none.
     exact: the package with the headers of one kernel, by its {release} or, without what follows a `+`, its {build}.
-    metas_of_build: the metapackages of headers depend on the kernel of their own version: that of the kernel is
-    installed, `NAME-BUILD`. standard: how the release of the standard kernel is made from a series and a flavour.
+    metas_of_build: the metapackage of headers depends on the kernel of its own version, which must be one that is
+    there. standard: how the release of the standard kernel is made from a series and a flavour.
     image: the package of the standard kernel, None where it is named as its headers are. make_default: what has the
     boot menu start it. compressors: packages that have other names here than in packages.yml, by compression.
     """

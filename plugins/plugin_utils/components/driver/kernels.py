@@ -135,15 +135,10 @@ def _headers(context: ResolveContext) -> tuple[str, ...]:
 
 
 def _meta_of_build(context: ResolveContext) -> list[str]:
-    """Return the metapackage of the next-boot kernel in its version: another one would install a kernel.
-
-    Of a kernel that is known by its series alone it is the name.
-    """
+    """Return the metapackage of the next-boot kernel's headers, which dnf takes in the version of a kernel there is."""
     newest = (context.host.kernel_releases or (context.distro.kernel.default,))[-1]
     row = facts.kernel_headers(context.distro, _standard(context, newest) if is_series(newest) else newest)
-    if row is None:
-        return []
-    return [row.package if is_series(newest) else f"{row.package}-{facts.kernel_build(newest)}"]
+    return [row.package] if row else []
 
 
 def _exact(context: ResolveContext, release: str) -> str:
