@@ -54,6 +54,8 @@ ALLOWED = {
     ("plugins/plugin_utils/plan_command/", r"12\.9|13\.2|580\.95\.05"): "examples in the help text and in messages",
     ("plugins/plugin_utils/plan_command/", r"9\.0"): "an example of a compute capability",
     ("plugins/plugin_utils/planning/plan_matrix.py", r"(7|8|9|10)\.0"): "compute capabilities, not CUDA releases",
+    ("tools/docs/shown.py", r"9\.0"): "a compute capability, not a CUDA release",
+    ("roles/nvidia_repo/templates/nvidia-cuda.repo.j2", "nvidia-cuda"): "the id of the repository",
     ("script/docs", r"13\.2"): "the request of a refusal that the documentation shows",
     ("plugins/plugin_utils/resolver/", "cudnn-"): "the beginning of a build in the name of a lock",
     ("plugins/plugin_utils/components/tensorflow.py", "cudnn-"): "the beginning of a build in the name of a lock",

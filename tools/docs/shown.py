@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro
@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import GENERATIONS
 
-FILE = Path(__file__).parents[2] / "docs" / "shown.yml"
+FILE = PROJECT / "docs" / "shown.yml"
 COMPONENTS = ("driver", "fabric", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
 WORDS = {"real": "shown for real", "shaped": "shown on a shaped host"}
 PLANNED = "planned only"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Dict, Iterator, Optional, Tuple, Type, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import ByName
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import OMITTED, ByName
 
 C = TypeVar("C", bound="Component")
 P = TypeVar("P", bound="PackagedComponent")
@@ -134,8 +134,8 @@ class DriverComponent(PackagedComponent):
     kernel_headers: Tuple[str, ...] = ()
     kernel_compilers: Tuple[str, ...] = ()
     kernel_tools: Tuple[str, ...] = ()
-    module_stream: Optional[str] = None
-    repositories: Tuple[str, ...] = ()
+    module_stream: Optional[str] = dataclasses.field(default=None, metadata=OMITTED)
+    repositories: Optional[Tuple[str, ...]] = dataclasses.field(default=None, metadata=OMITTED)
 
     @property
     def all_packages(self) -> tuple[Package, ...]:

@@ -154,12 +154,13 @@ def matrix(catalog: Catalog) -> str:
 
 
 def support(catalog: Catalog) -> str:
-    """Return the short form: a row for each generation, a column for each distribution release, or family of them."""
+    """Return the short form: a row for each generation, a column for each distribution release but EL's."""
     found = {(r.generation, r.distribution): r for r in rows(catalog) if r.architecture == ARCHITECTURE}
+    shown = {name: of for name, of in families(catalog).items() if not catalog.distros[of[0]].planned_only}
     table = []
     for generation, capability, examples in GENERATIONS:
         cells = [f"{generation} ({examples})"]
-        for distribution, *_others in families(catalog).values():
+        for distribution, *_others in shown.values():
             plan = found[f"{generation} {capability}", distribution].plan
             parts = plan.components if plan.ok else Components()
             driver, cuda = DriverComponent.of(parts), CudaComponent.of(parts)
@@ -169,4 +170,4 @@ def support(catalog: Catalog) -> str:
                 framework = f"PyTorch {pytorch.version}"
             cells.append(f"{driver.branch if driver else '-'}/{cuda.version if cuda else '-'}/{framework}")
         table.append(cells)
-    return "\n".join(markdown_table(("driver/CUDA/TensorFlow", *families(catalog)), table)) + "\n"
+    return "\n".join(markdown_table(("driver/CUDA/TensorFlow", *shown), table)) + "\n"

@@ -232,7 +232,7 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
         profile=profile,
         security_floor=known_bad.security_floor(context, branch.branch),
         module_stream=_stream(context, branch, flavour),
-        repositories=_of_architecture(context, context.distro.dkms_repositories),
+        repositories=_of_architecture(context, context.distro.dkms_repositories) or None,
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
     return _candidate(branch, component, problems)
@@ -327,7 +327,7 @@ def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver)
         profile=profile,
         module_source=source,
         module_metas=modules.metas,
-        repositories=_of_architecture(context, entry.repositories),
+        repositories=_of_architecture(context, entry.repositories) or None,
         security_floor=known_bad.security_floor(context, branch.branch),
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems, *modules.problems]

@@ -27,7 +27,7 @@ def check_enabled(context: Context, findings: Findings) -> None:
     driver, enabled = DriverComponent.of(context.components), context.probe.repository_files.enabled
     if driver is None or enabled is None or not context.is_changed("driver"):
         return
-    missing = [name for name in driver.repositories if name not in enabled]
+    missing = [name for name in driver.repositories or () if name not in enabled]
     if missing:
         REPOSITORY_DISABLED.add_problem(
             findings,
