@@ -101,6 +101,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         packages.check_holds,
         packages.check_simulated,
         package_sources.check_repository,
+        package_sources.check_key,
         package_sources.check_enabled,
         package_sources.check_leftovers,
         gpu_use.check_gpu_users,

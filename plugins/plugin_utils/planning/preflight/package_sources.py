@@ -20,6 +20,26 @@ REPOSITORY_DISABLED = FindingSpec(
     "A repository that the driver's packages need beside NVIDIA's, such as CRB and EPEL for DKMS, is not enabled",
     "Enable it with the commands of the message",
 )
+KEY_UNKNOWN = FindingSpec(
+    "repository-key-unknown",
+    "The catalog does not know the fingerprint of the key that signs NVIDIA's repository for this distribution",
+    "set gpu_stack_repository_key_fingerprint to what NVIDIA publishes, 40 hexadecimal digits, in the inventory",
+)
+
+
+def check_key(context: Context, findings: Findings) -> None:
+    """Check that the key of NVIDIA's repository can be verified before it is trusted."""
+    repository, adopted = context.plan.repository, leftovers.adopted(context.plan, context.probe)
+    if repository and not repository["key_fingerprint"] and not adopted and _is_used(context):
+        KEY_UNKNOWN.add_problem(
+            findings, f"the fingerprint of the key in {repository['key_url']} is not known, which is to be trusted"
+        )
+
+
+def _is_used(context: Context) -> bool:
+    """Return whether something of NVIDIA's repository has to be installed."""
+    parts = [p for p in PACKAGED if getattr(p.planned(context.components), "source", "nvidia") == "nvidia"]
+    return any(context.is_changed(part.name) for part in parts)
 
 
 def check_enabled(context: Context, findings: Findings) -> None:
@@ -45,8 +65,7 @@ def check_repository(context: Context, findings: Findings) -> None:
         return
     why = repository.cause(error)
     message = f"NVIDIA's repository cannot be read: {error}" + (f"; {why.meaning}" if why.meaning else "")
-    parts = [p for p in PACKAGED if getattr(p.planned(context.components), "source", "nvidia") == "nvidia"]
-    if any(context.is_changed(part.name) for part in parts):
+    if _is_used(context):
         REPOSITORY_UNREADABLE.add_problem(findings, message, why.remedy)
     else:
         REPOSITORY_UNREADABLE.add_warning(findings, f"{message}. Nothing has to be installed from it now: {why.remedy}")
@@ -63,4 +82,4 @@ def check_leftovers(context: Context, findings: Findings) -> None:
             found.spec.add_warning(findings, found.message)
 
 
-FINDINGS = (REPOSITORY_UNREADABLE, REPOSITORY_DISABLED)
+FINDINGS = (REPOSITORY_UNREADABLE, KEY_UNKNOWN, REPOSITORY_DISABLED)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
 from syrupy.assertion import SnapshotAssertion
 
@@ -129,3 +131,32 @@ def test_leftovers_of_others_stay_where_frameworks_alone_are_installed() -> None
     plan = make_plan(alone, request={"scope": "frameworks", "leftovers": "remove"})
     probe = make_probe(**{**PROBE, "runfile": RUN_DRIVER})
     assert plan_diff.plan_diff(plan, probe).leftovers.does == ()
+
+
+def preflight_of_el(
+    probe: dict[str, Any], fingerprint: str = "610C7B14E068A878070DA4E99CD0A493D42D0685"
+) -> tuple[list[str], list[str]]:
+    plan = make_plan(COMPONENTS, url=URL)
+    repository = {"url": URL, "key_url": URL + "K.pub", "key_fingerprint": fingerprint}
+    driver = dataclasses.replace(plan.components["driver"], repositories=("crb", "epel"))
+    components = plan.components.but(driver=driver)
+    plan = dataclasses.replace(plan, distribution="rocky-9", repository=repository, components=components)
+    found = make_probe(**{**PROBE, **probe})
+    return codes(checks.preflight(plan, found, plan_diff.plan_diff(plan, found)))
+
+
+@pytest.mark.parametrize(
+    ("enabled", "refused"),
+    [(["baseos", "appstream"], True), (["baseos", "crb"], True), (["baseos", "crb", "epel"], False), (None, False)],
+    ids=["both", "one", "none", "no dnf"],
+)
+def test_repositories_that_dkms_needs_are_enabled(enabled: list[str] | None, refused: bool) -> None:
+    problems, _warnings = preflight_of_el({"repository_files": {"entries": [], "keys": {}, "enabled": enabled}})
+    assert ("repository-disabled" in problems) is refused
+
+
+def test_a_key_whose_fingerprint_nobody_knows_is_not_trusted() -> None:
+    """As that of NVIDIA's repository for EL 10 (catalog/distro/el-10.yml)."""
+    assert "repository-key-unknown" not in preflight_of_el({})[0]
+    assert "repository-key-unknown" in preflight_of_el({}, fingerprint="")[0]
+    assert "repository-key-unknown" not in preflight_of_el(ALL_INSTALLED, fingerprint="")[0]
