@@ -338,6 +338,9 @@ probe:
     root_in_memory:
       description: What has the root file system in memory, empty where it is on a disk.
       type: str
+    selinux_enforcing:
+      description: Whether SELinux is enforcing.
+      type: bool
     module_blacklists:
       description: What keeps the driver's module from loading, lines of modprobe.d and kernel options, by file.
       type: dict

@@ -31,7 +31,10 @@ class Host:
 
     @property
     def locks(self) -> set[str]:
-        return {line for line in self.host.file(LOCKS).content_string.splitlines() if not line.startswith("#")}
+        """The lines of versionlock's list, which goes with its plugin."""
+        file = self.host.file(LOCKS)
+        lines = file.content_string.splitlines() if file.exists else []
+        return {line for line in lines if not line.startswith("#")}
 
     @property
     def stream(self) -> str:

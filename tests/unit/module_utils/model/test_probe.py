@@ -98,7 +98,7 @@ def test_the_probe_of_a_host_is_the_same_again(tmp_path: Path) -> None:
     nothing = {key for key, value in found.items() if not value}
     assert nothing - {"uid", "kernel_keys"} == {
         *("cloud_init_running", "errors", "newer_state", "repository", "run", "secure_boot_keys", "undone"),
-        *("guest_settings", "switch_managers"),
+        *("guest_settings", "selinux_enforcing", "switch_managers"),
         "trusted_certificates",
     }
 
