@@ -70,7 +70,9 @@ class Apt:
     def versions(self, *globs: str) -> dict[str, str]:
         columns = "${Package} ${db:Status-Status} ${Version}\\n"
         rows = self.host.run_expect([0, 1], f"dpkg-query -W -f '{columns}' {shlex.join(globs)}").stdout.splitlines()
-        return {name: version for name, status, version in map(str.split, rows) if status == "installed"}
+        # The version of a package that is not there is empty.
+        fields = (row.split(" ") for row in rows)
+        return {name: version for name, status, version in fields if status == "installed"}
 
     def held(self) -> set[str]:
         return set(self.host.run_expect([0], "apt-mark showhold").stdout.split())
