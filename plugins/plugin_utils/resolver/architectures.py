@@ -44,7 +44,7 @@ def _none_of(named: list[str], architecture: str) -> str:
     return f"the catalog has no {listed} for {architecture}"
 
 
-_ENFORCING = "planned only where SELinux is enforcing: "
+_NOT_ENFORCING = "where SELinux is not enforcing: "
 
 
 def where_supported(catalog: Catalog) -> str:
@@ -53,7 +53,7 @@ def where_supported(catalog: Catalog) -> str:
     for name in sorted(catalog.distros, key=lambda name: (bool(catalog.distros[name].planned_only), name)):
         served.setdefault((bool(catalog.distros[name].planned_only), supported(catalog, name)), []).append(name)
     return "; ".join(
-        f"{_ENFORCING if is_planned_only else ''}{', '.join(names)} on {' and '.join(on)}"
+        f"{_NOT_ENFORCING if is_planned_only else ''}{', '.join(names)} on {' and '.join(on)}"
         for (is_planned_only, on), names in served.items()
         if on
     )

@@ -156,7 +156,7 @@ def test_others_are_refused_by_name_with_what_to_use(distribution: str, name: st
 
 def test_a_release_that_does_not_exist_is_refused_with_the_list() -> None:
     (problem,) = planned(distribution="rocky-11").problems
-    assert "planned only where SELinux is enforcing: " in problem.message
+    assert "; where SELinux is not enforcing: almalinux-10" in problem.message
     assert "Enterprise" not in problem.message
 
 
