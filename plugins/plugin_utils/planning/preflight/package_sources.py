@@ -20,7 +20,7 @@ REPOSITORY_DISABLED = FindingSpec(
     "A repository that the driver's packages need beside NVIDIA's, such as CRB and EPEL for DKMS, is not enabled",
     "Enable it with the commands of the message",
 )
-KEY_UNKNOWN = FindingSpec(
+REPOSITORY_KEY_UNKNOWN = FindingSpec(
     "repository-key-unknown",
     "The catalog does not know the fingerprint of the key that signs NVIDIA's repository for this distribution",
     "set gpu_stack_repository_key_fingerprint to what NVIDIA publishes, 40 hexadecimal digits, in the inventory",
@@ -31,7 +31,7 @@ def check_key(context: Context, findings: Findings) -> None:
     """Check that the key of NVIDIA's repository can be verified before it is trusted."""
     repository, adopted = context.plan.repository, leftovers.adopted(context.plan, context.probe)
     if repository and not repository["key_fingerprint"] and not adopted and _is_used(context):
-        KEY_UNKNOWN.add_problem(
+        REPOSITORY_KEY_UNKNOWN.add_problem(
             findings, f"the fingerprint of the key in {repository['key_url']} is not known, which is to be trusted"
         )
 
@@ -82,4 +82,4 @@ def check_leftovers(context: Context, findings: Findings) -> None:
             found.spec.add_warning(findings, found.message)
 
 
-FINDINGS = (REPOSITORY_UNREADABLE, KEY_UNKNOWN, REPOSITORY_DISABLED)
+FINDINGS = (REPOSITORY_UNREADABLE, REPOSITORY_KEY_UNKNOWN, REPOSITORY_DISABLED)
