@@ -167,13 +167,13 @@ def with_frameworks(step: Step) -> dict[str, str]:
     return {f"GPUHOST_{name.upper()}_PYTHON": str(python) for name, python in pythons.items()}
 
 
-def frameworks(step: Step) -> None:
-    """Run the unit tests that need a framework, with those of the roles' locks; here none of them may be skipped."""
+def frameworks(step: Step, tests: Sequence[str] = ("tests/unit", "-m", "frameworks")) -> None:
+    """Run the tests that need a framework, with those of the roles' locks; here none of them may be skipped."""
     variables = with_frameworks(step)
     if not variables:
         step.failed = 1
         return
-    pytest("tests/unit", "-m", "frameworks", **variables)(step)
+    pytest(*tests, **variables)(step)
     for reason in step.skipped:
         step.print(f"ERROR: skipped, although this step has both frameworks: {reason}")
     step.failed += len(step.skipped)
@@ -409,7 +409,11 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
         )
     ],
     "examples": [("examples", molecule)],
-    "catalog": [("catalog", catalog), ("new_release", pytest("tests/new_release"))],
+    "catalog": [
+        ("catalog", catalog),
+        ("new_release", pytest("tests/new_release")),
+        ("processors", functools.partial(frameworks, tests=("tests/processors",))),
+    ],
     "distributions": [("distributions", scenarios_on(distributions.CELLS))],
     "el_shape": [("el_shape", scenarios_on(distributions.SHAPE_CELLS))],
 }

@@ -50,7 +50,6 @@ UNAFFECTED = {
     "tests/unit/module_utils/nvidia/test_kernel_log.py": "Xid numbers",
     "tests/unit/plugin_utils/planning/test_lock_files.py": "locks of frameworks",
     "tests/unit/plugin_utils/base/test_command_line.py": "how output ends that nobody reads",
-    "tests/unit/test_emulated_processors.py": "CPU features",
     "tests/unit/test_scripts.py": "options",
 }
 READS_THE_CATALOG = re.compile(r"\bload_catalog\(\)|\bplan_for_probe\(|script/plan\b")
