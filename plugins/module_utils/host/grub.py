@@ -6,9 +6,9 @@ The probe imports this file, and the role nvidia_driver installs it beside its k
 while apt replaces Python: it imports nothing that python3-minimal does not have.
 
 grub.cfg is read line by line, as grub-mkconfig writes it with the scripts of Debian, Ubuntu and gpuhost (07_gpuhost):
-assignments, conditions on variables and on files beside it, menu entries, and custom.cfg. What GRUB alone knows, such
-as what a disk or the firmware offers, leaves unknown what depends on it. A line that may choose another entry in
-another way is not followed.
+assignments, conditions on variables and on files beside it, menu entries, and custom.cfg; so is that of Enterprise
+Linux, whose entries are files (Boot Loader Specification). What GRUB alone knows, such as what a disk or the firmware
+offers, leaves unknown what depends on it. A line that may choose another entry in another way is not followed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import re
 import sys
 from typing import NamedTuple, Optional, Tuple
 
-CONFIGURATION, ENVIRONMENT = "/boot/grub/grub.cfg", "/boot/grub/grubenv"
+DIRECTORIES = ("/boot/grub", "/boot/grub2")  # the second is Enterprise Linux's
+ENTRIES = "/boot/loader/entries"  # of the menu, where grub.cfg has the command blscfg
+# Not a kernel, but a copy of one, which nothing updates (51-dracut-rescue.install of dracut).
+RESCUE = "0-rescue-"
 # Of boot loaders whose choice is not read: systemd-boot's, those of Syslinux and U-Boot, GRUB Legacy's.
 OTHER_LOADERS = (
     *("%s/loader/loader.conf" % directory for directory in ("/boot", "/boot/efi", "/efi")),
@@ -32,6 +35,7 @@ _ENTRY = re.compile(r"(menuentry|submenu)\s+(%s)(.*)\{" % _WORD)
 _IDENTIFIER = re.compile(r"(?:\$menuentry_id_option|\$\{menuentry_id_option\}|--id)[\s=]\s*(%s)" % _WORD)
 _FUNCTION = re.compile(r"function\s+(\w+)\s*\{|(\w+)\s*\(\)\s*\{")
 _ASSIGNMENT = re.compile(r"(?:set\s+)?([A-Za-z_]\w*)=(%s)?" % _WORD)
+_LOADED = re.compile(r"load_env(?: -f \$\{?(?:prefix|config_directory)\}?/grubenv)?")
 _CUSTOM = re.compile(r"(?:source|\.)\s+\$(?:prefix|\{prefix\}|\{?config_directory\}?)/([\w.-]+)")
 _KERNEL = re.compile(r"linux(?:efi|16)?\s+[\"']?([^\s\"']+)")
 _TEST = re.compile(
@@ -43,7 +47,7 @@ _TEST = re.compile(
 _DECIDES = re.compile(r"(?<![\w$\{.-])default(?![\w.-])")
 _COMMAND = re.compile(
     r"(?:^|;\s*|(?:then|else|do)\s+)(?:menuentry|submenu|source|\.|load_env|eval|configfile|normal|normal_exit|boot|reboot|"
-    r"halt|return|exit|for|while|until|case|(?:legacy|syslinux|extract_entries)_\w+)(?:[\s;]|$)"
+    r"halt|return|exit|for|while|until|case|blscfg|(?:legacy|syslinux|extract_entries)_\w+)(?:[\s;]|$)"
 )
 _UNFINISHED = re.compile(r"(?:if|elif|then|function|\$\S*)(?:\s|$)|[{}]|.*[{\\]$")
 _ONLY_READ = ("save_env ", "export ", "echo ")
@@ -55,7 +59,7 @@ _ONCE = ("next_entry", "initrdfail", "gpuhost_entry")  # in the environment, in 
 # The variables that decide, none of which GRUB sets by itself; those of others' values are unknown.
 _INITIAL = {
     **dict.fromkeys(("default", "next_entry", "prev_entry", "saved_entry", "prev_saved_entry", "boot_once"), ""),
-    **dict.fromkeys(("initrdfail", "env_block", "gpuhost_entry", "gpuhost_tries"), ""),
+    **dict.fromkeys(("initrdfail", "env_block", "gpuhost_entry", "gpuhost_tries", "boot_counter", "boot_success"), ""),
 }
 
 Names = Tuple[str, Optional[str], Optional[str]]
@@ -89,13 +93,14 @@ def _all(*values: bool | None) -> bool | None:
 class Menu:
     """The menu that a configuration builds: its entries, submenus before theirs, and the one that it boots by default.
 
-    environment: the variables in GRUB's environment block. default: None where it is unknown. Raises ValueError with a
-    line that is not followed.
+    environment: the variables in GRUB's environment block. default: None where it is unknown. has_files: whether
+    entries are files. Raises ValueError with a line that is not followed.
     """
 
-    def __init__(self, root: str, text: str, environment: dict[str, str]) -> None:
+    def __init__(self, root: str, directory: str, text: str, environment: dict[str, str]) -> None:
         self.entries: list[Entry] = []
-        self._root, self._environment = root, environment
+        self.has_files = False
+        self._root, self._directory, self._environment = root, directory, environment
         self._variables = dict(_INITIAL)  # those whose value is known
         self._files: set[str] = set()  # beside grub.cfg, that it runs
         self._functions: set[str] = set()  # those that add entries or choose one
@@ -132,6 +137,13 @@ class Menu:
                 names = (*above, (index, self._identifier(entry.group(3)), self._value(entry.group(2))))
                 count += runs is not False
                 self._add(entry, names, pending, runs)
+            elif line == "blscfg" and not above and runs is not False:
+                self.has_files = True
+                is_certain = is_certain and runs is not None
+                for identifier, title, kernel in _entry_files(self._root):
+                    names = ((str(count) if is_certain else "?", identifier, title),)
+                    self.entries.append(Entry(names, kernel, runs is None))
+                    count += 1
             elif above and line.split()[0] in self._functions:
                 is_certain = False
             elif runs is not False:
@@ -163,7 +175,7 @@ class Menu:
             assigned = custom = None
         if assigned:
             self._set(assigned.group(1), self._value(assigned.group(2) or "") if runs else None)
-        elif line == "load_env":
+        elif _LOADED.fullmatch(line):
             for variable, value in self._environment.items():
                 self._set(variable, value if runs else None)
         elif custom and runs and custom.group(1) not in self._files:
@@ -201,7 +213,7 @@ class Menu:
             self._variables[name] = value
 
     def _beside(self, name: str) -> str:
-        return "%s/%s" % (os.path.dirname(CONFIGURATION), name)
+        return "%s/%s" % (self._directory, name)
 
     def _holds(self, condition: str) -> bool | None:
         """Return whether a condition holds, or None where only GRUB knows."""
@@ -222,6 +234,11 @@ class Menu:
 
     def booted(self, entry: str, kernels: list[str]) -> tuple[str | None, str, str]:
         """Return the kernel that an entry boots, or None with the reason and the title of another system."""
+        if self.has_files:  # Red Hat's GRUB compares with identifiers and titles first, and takes whole numbers alone
+            named = next((each for each in self.entries if entry in each.names[-1][1:]), None)
+            if named is None and not entry.isdigit():
+                return None, "GRUB's menu has no entry %s" % entry, ""
+            entry = named.names[-1][0] if named else entry
         found = next((each for each in self.entries if _is_named(each, entry)), None)
         if found is None:
             return None, "GRUB's menu has no entry %s" % entry, ""
@@ -244,7 +261,7 @@ class Menu:
     def entry_of(self, kernel: str) -> str:
         """Return the identifiers of the entry of a kernel that no condition can take away, or "" without one."""
         for entry in self.entries:
-            is_own = (entry.names[-1][1] or "").startswith("gnulinux-%s-advanced-" % kernel)
+            is_own = self.has_files or (entry.names[-1][1] or "").startswith("gnulinux-%s-advanced-" % kernel)
             if is_own and entry.kernel == kernel and not entry.is_conditional and all(name[1] for name in entry.names):
                 return ">".join(name[1] or "" for name in entry.names)
         return ""
@@ -279,6 +296,35 @@ def _kernel(lines: list[str]) -> str:
     )  # a kernel of this system, as an EFI program
 
 
+def _entry_files(root: str) -> list[tuple[str, str, str]]:
+    """Return (identifier, title, kernel) of the entries that are files, in the order of the menu.
+
+    That is by the names of the files, as versions, the newest first (bls_cmp in blscfg.c of Red Hat's GRUB).
+    """
+    try:
+        names = os.listdir(os.path.join(root, ENTRIES.lstrip("/")))
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    found = []
+    for identifier in sorted((name[:-5] for name in names if name.endswith(".conf")), key=_version_key, reverse=True):
+        lines = (line.split(None, 1) for line in _lines(_read(root, "%s/%s.conf" % (ENTRIES, identifier)) or ""))
+        keys = {words[0]: words[1] for words in lines if len(words) == 2}
+        if "linux" in keys:
+            kernel = keys["linux"].rpartition("vmlinuz-")[2]
+            found.append((identifier, keys.get("title", keys["linux"]), kernel))
+    return found
+
+
+def _version_key(identifier: str) -> list[list[tuple[int, int, str]]]:
+    """Return a key that orders NAME-VERSION-RELEASE: digits are newer than letters, "~" is older than nothing."""
+
+    def key(part: str) -> tuple[int, int, str]:
+        return (3, int(part), "") if part.isdigit() else (0 if part == "~" else 2, 0, part)
+
+    parts = (re.findall(r"[0-9]+|[A-Za-z]+|~", each) for each in identifier.rsplit("-", 2))
+    return [[*map(key, each), (1, 0, "")] for each in parts]
+
+
 def _is_named(entry: Entry, name: str, certainly: bool = False) -> bool:
     """Return whether `name` is that of an entry, or may be, where GRUB alone knows its index.
 
@@ -307,7 +353,7 @@ class Answer(NamedTuple):
 
     reason: why the next one is not known. default: the entry that the configuration chooses, "" where that is unknown.
     entries: kernels, each with the identifiers of its entry, or "" without one. system: the title of the next entry
-    where that starts another system.
+    where that starts another system. has_files: whether the entries are files.
     """
 
     next: str | None = None
@@ -317,6 +363,12 @@ class Answer(NamedTuple):
     default: str = ""
     entries: tuple[tuple[str, str], ...] = ()
     system: str = ""
+    has_files: bool = False
+
+
+def environment(root: str) -> str:
+    """Return GRUB's environment block, "" without one."""
+    return next((text for text in (_read(root, path + "/grubenv") for path in DIRECTORIES) if text is not None), "")
 
 
 def ask(root: str, kernels: list[str]) -> Answer:
@@ -326,19 +378,20 @@ def ask(root: str, kernels: list[str]) -> Answer:
     container without a kernel boots None, for no reason.
     """
     try:
-        text, block = (_read(root, path) for path in (CONFIGURATION, ENVIRONMENT))
+        texts = ((path, _read(root, path + "/grub.cfg")) for path in DIRECTORIES)
+        directory, text = next((found for found in texts if found[1] is not None), ("", None))
         if text is None or not kernels:
             newest = kernels[-1] if kernels else None
             other = next((path for path in OTHER_LOADERS if kernels and _read(root, path) is not None), "")
             reason = "%s is of another boot loader, whose choice is not read" % other if other else ""
             return Answer(None if reason else newest, reason, newest, newest, "0")
-        kept = {name: re.sub(r"(?s)\\(.)", r"\1", value) for name, value in _VARIABLE.findall(block or "")}
-        menu = Menu(root, text, kept)
-        usual = Menu(root, text, {name: value for name, value in kept.items() if name not in _ONCE})
+        kept = {name: re.sub(r"(?s)\\(.)", r"\1", value) for name, value in _VARIABLE.findall(environment(root))}
+        menu = Menu(root, directory, text, kept)
+        usual = Menu(root, directory, text, {name: value for name, value in kept.items() if name not in _ONCE})
     except PermissionError as error:
         return Answer(reason="GRUB's configuration cannot be read: %s" % error)
     except ValueError as error:
-        return Answer(reason="%s is not followed: %s" % (CONFIGURATION, error))
+        return Answer(reason="%s/grub.cfg is not followed: %s" % (directory, error))
     kernel, reason, system = None, "which entry of GRUB's menu is its default depends on a condition of GRUB", ""
     if menu.default:
         kernel, reason, system = menu.booted(menu.default, kernels)
@@ -350,6 +403,7 @@ def ask(root: str, kernels: list[str]) -> Answer:
         default=usual.default or "",
         entries=tuple((kernel, usual.entry_of(kernel)) for kernel in kernels),
         system=system,
+        has_files=menu.has_files,
     )
 
 
@@ -359,6 +413,7 @@ def main(root: str, kernels: list[str]) -> None:
     following = "unknown: %s" % answer.reason if answer.reason else answer.next or ""
     lines = ["next=" + following, "default=" + answer.default]
     lines += ["first=%s" % (answer.first or ""), "selected=%s" % (answer.selected or "")]
+    lines += ["files=yes"] if answer.has_files else []
     lines += ["entry of %s=%s" % (kernel, entry) for kernel, entry in answer.entries]
     sys.stdout.buffer.write(("\n".join(lines) + "\n").encode("utf-8", "replace"))
 

@@ -84,7 +84,8 @@ def _without_copies(images: set[str], modules: set[str]) -> set[str]:
     """Return the releases; the name of a copy (.old, .efi.signed) goes on after one, and no modules have it."""
     releases = images | modules
     copies = {name for name in images - modules if any(name.startswith(release + ".") for release in releases)}
-    return {name for name in images - copies if ".dpkg-" not in name}  # which dpkg is about to rename
+    # dpkg is about to rename one; the other is a copy that nothing updates.
+    return {name for name in images - copies if ".dpkg-" not in name and not name.startswith(grub.RESCUE)}
 
 
 def _grub_defaults(root: str) -> dict[str, str]:
@@ -115,7 +116,7 @@ def _largest_initramfs(root: str) -> int:
 
 def held_back(root: str, kernels: Iterable[str]) -> str | None:
     """Return the kernel that the kernel guard keeps GRUB from booting (07_gpuhost of the role nvidia_driver)."""
-    kept = assignments(files.read_text(root, grub.ENVIRONMENT) or "")
+    kept = assignments(grub.environment(root))
     left = kept.get("gpuhost_tries") in ("1", "2", "3")
     return next((name for name in kernels if name == kept.get("gpuhost_kernel") and not left), None)
 

@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects im
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result
 
 TIMER = UNITS + "gpuhost-verify.timer"  # role host_verify
-BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)
+GUARD = "/usr/local/lib/gpuhost/kernel-guard"  # of kernels (role nvidia_driver), which chooses the one that GRUB boots
 
 
 _SCREEN = "driver.display_manager"
@@ -115,6 +115,8 @@ class Rollback:
         if not self.check and wanted.get(TIMER, "not recorded") is None and os.path.exists(TIMER):
             # Before its unit goes: a timer without one goes on, and is a failed one when it is stopped.
             self._try(["systemctl", "stop", os.path.basename(TIMER)])
+        if not self.check and wanted.get(GUARD, "not recorded") is None and os.path.exists(GUARD):
+            self._try([GUARD, "--off"])  # else GRUB would go on with the kernel that it chose
         configuration = {**record, "files": wanted, "packages": targets}
         files = kinds.restore(configuration, self.work)
         packages = self._packages()
@@ -172,8 +174,6 @@ class Rollback:
     def _refresh(self, changes: list[str]) -> None:
         """Run what has to follow the changes, and refresh the package lists where their sources changed."""
         self.work.effects.add_effects([LDCONFIG])
-        if BOOT_COUNT in changes:
-            self._try(["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"])
         self.work.warnings += self.work.effects.run(self.work.run_command)
         if TIMER in changes and os.path.exists(TIMER):
             self._try(["systemctl", "start", os.path.basename(TIMER)])

@@ -982,8 +982,8 @@ class DistroKernel:
     exact: the package with the headers of one kernel, by its {release} or, without what follows a `+`, its {build}.
     metas_of_build: the metapackage of headers depends on the kernel of its own version, which must be one that is
     there. standard: how the release of the standard kernel is made from a series and a flavour.
-    image: the package of the standard kernel, None where it is named as its headers are. make_default: what has the
-    boot menu start it. compressors: packages that have other names here than in packages.yml, by compression.
+    image: the package of the standard kernel, None where it is named as its headers are. compressors: packages that
+    have other names here than in packages.yml, by compression.
     """
 
     default: str
@@ -996,8 +996,27 @@ class DistroKernel:
     metas_of_build: bool = False
     standard: str = "{series}.0-0-{flavour}"
     image: str | None = None
-    make_default: str = "make that GRUB's default (GRUB_DEFAULT in /etc/default/grub, sudo update-grub)"
     compressors: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Boot:
+    """What to type about the boot loader and the initramfs.
+
+    default: has a {kernel} start, None where GRUB's settings name an entry of its menu. once: starts an entry once.
+    options: where the kernel's options are, and how they are changed. initramfs: writes those of all kernels anew.
+    """
+
+    default: str | None = None
+    once: str = "sudo grub-reboot"
+    options: str = "GRUB_CMDLINE_LINUX and GRUB_CMDLINE_LINUX_DEFAULT in /etc/default/grub, sudo update-grub"
+    initramfs: str = "sudo update-initramfs -u"
+
+    @property
+    def make_default(self) -> str:
+        """How to make a kernel that is not installed yet the one that starts."""
+        typed = self.default and self.default.format(kernel="RELEASE")
+        return f"make that GRUB's default ({typed or 'GRUB_DEFAULT in /etc/default/grub, sudo update-grub'})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1134,6 +1153,7 @@ class Distro:
     members: tuple[Member, ...] = ()
     dkms_repositories: tuple[str, ...] = ()
     enable: str = ""
+    boot: Boot = Boot()
 
     def releases(self) -> tuple[Distro, ...]:
         """Return the distribution releases of the file: itself, or one for each member of a family."""
@@ -1269,3 +1289,8 @@ class Catalog:
         """How messages name the package manager of a distribution, of one without a file, too."""
         distro = self.distros.get(distribution)
         return distro.words if distro else kind_of(()).words
+
+    def boot(self, distribution: str) -> Boot:
+        """Return what to type about the boot loader of a distribution, of one without a file, too."""
+        distro = self.distros.get(distribution)
+        return distro.boot if distro else Boot()

@@ -8,15 +8,20 @@
 #
 # GRUB's environment holds all state, and /etc/grub.d/07_gpuhost reads it: gpuhost_kernel is the kernel of the first
 # entry, gpuhost_tries its boots that are left, or no-module, gpuhost_entry the menu entry to boot when none is left.
+# On Enterprise Linux, where each new kernel becomes the saved entry and GRUB does not read those, that entry is changed, too.
 # Messages go to the journal (journalctl -t gpuhost-kernel-guard). This never fails: apt would fail with it.
 #
 # kernel-guard [ROOT]; `kernel-guard --off` gives the choice back to GRUB, `kernel-guard --next` says what boots next.
 tries=3
-option=
+option= broken=
 case ${1:-} in --off | --next) option=$1; shift ;; esac
 root=${1:-}
-config=$root/boot/grub/grub.cfg
-environment=$root/boot/grub/grubenv
+directory=$root/boot/grub editor=grub-editenv
+if [ ! -f "$directory/grub.cfg" ] && [ -f "$root/boot/grub2/grub.cfg" ]; then
+  directory=$root/boot/grub2 editor=grub2-editenv
+fi
+config=$directory/grub.cfg
+environment=$directory/grubenv
 
 say() {
   echo "gpuhost: $2"
@@ -31,15 +36,21 @@ module_version() {
   [ -z "$module" ] || modinfo -F version "$module" 2>/dev/null
 }
 
-get() { grub-editenv "$environment" list 2>/dev/null | sed -n "s/^$1=//p"; }
+get() { "$editor" "$environment" list 2>/dev/null | sed -n "s/^$1=//p"; }
 
 clear_state() {
-  [ -z "$(get gpuhost_kernel)" ] || grub-editenv "$environment" unset gpuhost_kernel gpuhost_tries gpuhost_entry
+  held=$(get gpuhost_kernel)
+  [ -n "$held" ] || return 0
+  entry=$(answer "entry of $held")
+  if [ -n "$(answer files)" ] && [ -n "$entry" ] && [ "$(get saved_entry)" = "$(get gpuhost_entry)" ]; then
+    "$editor" "$environment" set "saved_entry=$entry"
+  fi
+  "$editor" "$environment" unset gpuhost_kernel gpuhost_tries gpuhost_entry
 }
 
 # The kernels in /boot, oldest first; not copies: their names (.old, .efi.signed) go on after a release, and no modules have them.
 kernels() {
-  find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' ! -name '*.dpkg-*' 2>/dev/null | sed 's/.*vmlinuz-//' | sort -V |
+  find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' ! -name '*.dpkg-*' ! -name 'vmlinuz-0-rescue-*' 2>/dev/null | sed 's/.*vmlinuz-//' | sort -V |
     while read -r name; do
       release=$name
       [ -d "$root/lib/modules/$name" ] || while [ "$release" != "${release%.*}" ]; do
@@ -50,7 +61,7 @@ kernels() {
     done
 }
 
-# What grub.py reads from GRUB's configuration: next, default, first, selected, "entry of KERNEL".
+# What grub.py reads from GRUB's configuration: next, default, first, selected, files, "entry of KERNEL".
 answer() { printf '%s\n' "$answers" | sed -n "s/^$1=//p"; }
 
 # The newest kernel with a module, but for one.
@@ -66,19 +77,26 @@ other_with_module() {
 # keep KERNEL TRIES: boot the kernel $safe after that many boots of KERNEL. Returns 1 where GRUB cannot do that.
 keep() {
   entry=$(answer "entry of $safe")
-  if [ -z "$entry" ] || ! grep -q gpuhost_entry "$config"; then
+  files=$(answer files)
+  if [ -z "$entry" ] || { [ -z "$files" ] && ! grep -q gpuhost_entry "$config"; }; then
     say err "GRUB's configuration does not allow to keep kernel $safe as the default (run update-grub)"
     return 1
   fi
   [ "$kernel $left $(get gpuhost_entry)" = "$1 $2 $entry" ] ||
-    grub-editenv "$environment" set "gpuhost_kernel=$1" "gpuhost_tries=$2" "gpuhost_entry=$entry"
+    "$editor" "$environment" set "gpuhost_kernel=$1" "gpuhost_tries=$2" "gpuhost_entry=$entry"
+  [ -z "$files" ] || "$editor" "$environment" set "saved_entry=$entry"
 }
 
 guard() {
   running=$(uname -r)
-  grub=$([ -f "$config" ] && command -v grub-editenv >/dev/null && echo yes)
+  grub=$([ -f "$config" ] && command -v "$editor" >/dev/null && echo yes)
   chosen=$(answer default) default=$(answer first) selected=$(answer selected)
   kernel=$(get gpuhost_kernel) left=$(get gpuhost_tries)
+  if [ -n "$(answer files)" ]; then
+    # The newest kernel, not the first entry of the menu: other entries may have another identifier of the machine.
+    default=$(kernels | tail -n 1)
+    case $chosen in "$(answer "entry of $default")" | "$(get gpuhost_entry)") chosen=0 ;; esac
+  fi
   loaded=$([ -e "$root/sys/module/nvidia" ] && echo yes)
   safe=$running version=$(module_version "$running")
   if [ -z "$version" ]; then
@@ -92,7 +110,7 @@ guard() {
   elif [ -n "$grub" ] && [ "$chosen" != 0 ]; then
     clear_state # the operator has chosen the kernel
     if [ -n "$selected" ] && [ -n "$version" ] && [ "$(module_version "$selected")" != "$version" ]; then
-      say warning "kernel $selected, which GRUB_DEFAULT selects, has no module of NVIDIA's driver $version (see: dkms status)"
+      say warning "kernel $selected, which GRUB is set to start, has no module of NVIDIA's driver $version (see: dkms status)"
     fi
   elif [ "$running" = "$default" ] && [ -n "$loaded" ]; then
     if [ -n "$kernel" ]; then
@@ -122,7 +140,7 @@ guard() {
   elif [ "$kernel" != "$default" ] || [ "$left" = no-module ]; then
     if ! grep -q 'save_env gpuhost_tries' "$config"; then
       clear_state
-      say notice "kernel $default is the default from the next boot on; GRUB cannot count boots on this file system"
+      say notice "kernel $default is the default from the next boot on; GRUB cannot count boots here"
     elif keep "$default" "$tries"; then
       say notice "kernel $default has $tries boots to load NVIDIA's module, then kernel $safe is the default again"
     fi
@@ -131,14 +149,16 @@ guard() {
   fi
 }
 
+# apt may be replacing Python just now; its end, and the next boot, run this again. Kernels have no spaces in their names.
+# shellcheck disable=SC2046
+answers=$(python3 -I -S "${0%/*}/grub.py" "$root" $(kernels) 2>&1) && [ -n "$(answer default)$(answer next)" ] || broken=yes
+
 if [ "$option" = --off ]; then
   clear_state
   exit 0
 fi
 
-# apt may be replacing Python just now; its end, and the next boot, run this again. Kernels have no spaces in their names.
-# shellcheck disable=SC2046
-answers=$(python3 -I -S "${0%/*}/grub.py" "$root" $(kernels) 2>&1) && [ -n "$(answer default)$(answer next)" ] || {
+[ -z "$broken" ] || {
   said=$(printf '%s\n' "$answers" | grep '^[^ ].*\([Ee]rror\|not found\)' | tail -n 1)
   problem="GRUB's menu cannot be read: python3 does not run ${0%/*}/grub.py (${said:-no answer})"
   if [ "$option" = --next ]; then

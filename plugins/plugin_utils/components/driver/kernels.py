@@ -60,7 +60,7 @@ def _refuse_kernels(context: ResolveContext, findings: Findings) -> None:
             bad.code,
             f"NVIDIA's modules do not build for kernel {names} (CONFIG_{bad.setting}=y): {bad.symptom} ({bad.source})",
             f"start a standard kernel instead: type: sudo {context.distro.words.install([image])}, "
-            f"{context.distro.kernel.make_default} or remove {names}, and type: sudo reboot",
+            f"{context.distro.boot.make_default} or remove {names}, and type: sudo reboot",
         )
 
 

@@ -342,6 +342,68 @@ def test_what_is_not_followed_is_a_reason(tmp_path: Path, snapshot: SnapshotAsse
     assert said == snapshot
 
 
+# The entries of a host with RHEL 10.2, and what `grub2-editenv list` prints there with two and with three kernels; the
+# image has another identifier of the machine (a course's laboratory of October 2026).
+IMAGE, OWN = "f" * 32, "ec2e861e25a5b84dae694a5a8a2360fc"
+EL53, EL61, EL62 = (f"6.12.0-211.{number}.1.el10_2.x86_64" for number in (53, 61, 62))
+RHEL = {EL53: IMAGE, EL61: OWN, EL62: OWN}
+SAVED = default("${saved_entry}", published("rocky-8"))
+
+
+def with_files(root: Path, environment: str, entries: dict[str, str], configuration: str = SAVED) -> list[str]:
+    """Put the entries {kernel: identifier of the machine}, as kernel-install writes them; return the answers."""
+    for kernel, machine in {**entries, f"0-rescue-{OWN}": OWN}.items():
+        put(root, f"/boot/vmlinuz-{kernel}")
+        text = f"title Red Hat Enterprise Linux ({kernel}) 10.2 (Coughlan)\nversion {kernel}\nlinux /vmlinuz-{kernel}\n"
+        name = f"{machine}-0-rescue" if kernel.startswith("0-") else f"{machine}-{kernel}"
+        put(root, f"/boot/loader/entries/{name}.conf", f"{text}initrd /initramfs-{kernel}.img $tuned_initrd\n")
+    put(root, "/boot/grub2/grubenv", environment)
+    put(root, "/boot/grub2/grub.cfg", configuration)
+    return [probed(root), guarded(root, root.parent / "bin")]
+
+
+@pytest.mark.parametrize(
+    ("environment", "kernels", "expected"),
+    [
+        (f"saved_entry={OWN}-{EL61}\nboot_success=1\n", (EL53, EL61), EL61),
+        (f"saved_entry={IMAGE}-{EL53}\nboot_success=1\n", (EL53, EL61), EL53),
+        (f"saved_entry={IMAGE}-{EL53}\nboot_success=1\nnext_entry=1\n", (EL53, EL61), EL61),
+        (f"saved_entry={OWN}-{EL62}\nboot_success=1\n", (EL53, EL61, EL62), EL62),
+        ("", (EL53, EL61, EL62), EL53),
+        ("saved_entry=1\n", (EL53, EL61, EL62), EL62),
+        ("saved_entry=2\n", (EL53, EL61, EL62), EL61),
+        (f"saved_entry=Red Hat Enterprise Linux ({EL61}) 10.2 (Coughlan)\n", (EL53, EL61, EL62), EL61),
+        (f"saved_entry={OWN}-{EL61}\n", (EL62,), NO_ENTRY + f"{OWN}-{EL61}"),
+        (f"saved_entry={OWN}-0-rescue\n", (EL61,), OTHER.format("1")),
+        ("saved_entry=0\nboot_counter=0\nboot_success=0\n", (EL61,), DEFAULT),
+    ],
+)
+def test_entries_that_are_files_are_the_menu_of_enterprise_linux(
+    tmp_path: Path, environment: str, kernels: tuple[str, ...], expected: str
+) -> None:
+    entries = {kernel: RHEL[kernel] for kernel in kernels}
+    assert with_files(tmp_path / "root", environment, entries) == [expected] * 2
+
+
+def test_an_identifier_that_begins_with_a_digit_is_no_number_of_an_entry(tmp_path: Path) -> None:
+    """As it is in every other system: the identifier of the machine is hexadecimal."""
+    entries = dict.fromkeys((EL61, EL62), "1" + OWN[1:])
+    assert with_files(tmp_path / "root", f"saved_entry=1{OWN[1:]}-{EL62}\n", entries) == [EL62] * 2
+
+
+def test_newer_versions_come_first_in_a_menu_of_files(tmp_path: Path) -> None:
+    """As versions: 99 is older than 100, a release candidate than its release."""
+    kernels = ("5.14.0-99.el9.x86_64", "5.14.0-100.el9.x86_64", "5.14.0-100~rc1.el9.x86_64")
+    for number, kernel in enumerate((kernels[1], kernels[2], kernels[0])):
+        root = tmp_path / str(number) / "root"
+        assert with_files(root, f"saved_entry={number}\n", dict.fromkeys(kernels, OWN)) == [kernel] * 2
+
+
+def test_a_rescue_image_is_no_kernel(tmp_path: Path) -> None:
+    with_files(tmp_path / "root", "", {EL61: OWN})
+    assert system.kernel(str(tmp_path / "root"), EL61).installed == (EL61,)
+
+
 @pytest.mark.parametrize(
     ("path", "content"),
     [

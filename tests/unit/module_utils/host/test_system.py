@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
@@ -202,7 +202,7 @@ GUARDED = (
 def test_the_kernel_that_the_guard_holds_back(tmp_path: Path, environment: str, held: str | None) -> None:
     for release in ("6.1.0-9-amd64", "6.1.0-50-amd64", "6.1.0-56-amd64"):
         put(tmp_path, f"/boot/vmlinuz-{release}")
-    put(tmp_path, grub.ENVIRONMENT, "# GRUB Environment Block\n" + environment)
+    put(tmp_path, "/boot/grub/grubenv", "# GRUB Environment Block\n" + environment)
     assert system.kernel(str(tmp_path), "6.1.0-50-amd64").held_back == held
 
 

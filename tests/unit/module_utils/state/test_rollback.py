@@ -403,23 +403,25 @@ def places(monkeypatch, top: Path) -> None:
 
 
 def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tmp_path, monkeypatch, snapshot):
-    """Else GRUB would boot the kernel that a guard chose which is gone."""
+    """Before that, a guard that goes gives its choice back, else GRUB would boot the kernel that it chose."""
     script, unit = tmp_path / "grub.d/07_gpuhost", tmp_path / "system/gpuhost-kernel-guard.service"
-    monkeypatch.setattr(rollback, "BOOT_COUNT", str(script))
+    guard = tmp_path / "lib/kernel-guard"
+    monkeypatch.setattr(rollback, "GUARD", str(guard))
     places(monkeypatch, tmp_path)
     assert changed.restore().warnings == []
     assert ["update-grub"] not in changed.packages.commands
-    for path in (script, unit):
+    for path in (script, unit, guard):
         path.parent.mkdir()
         path.write_text("x\n")
-    changed.record["files"] |= {str(script): None, str(unit): None}
+    changed.record["files"] |= {str(script): None, str(unit): None, str(guard): None}
     store.write(str(changed.directory), store.VERIFIED, changed.record)
     changed.packages.set({"libnccl2": ("2.32.3-1", "installed", "install")})
     changed.packages.failing = {"update-grub": "grub-probe: error"}
     assert changed.restore().warnings == snapshot
     assert ["systemctl", "daemon-reload"] in changed.packages.commands
-    unset = ["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"]
-    assert changed.packages.commands.index(unset) < changed.packages.commands.index(["update-grub"])
+    given_back = changed.packages.commands.index([str(guard), "--off"])
+    assert given_back < changed.packages.commands.index(["update-grub"])
+    assert not guard.exists()
 
 
 @pytest.mark.parametrize(("is_recorded", "verb"), [(True, "start"), (False, "stop")])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, debian_version
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels
@@ -268,7 +268,7 @@ def hold_back(host: Host, kernel: str) -> None:
     """Write what the role's kernel guard writes."""
     entry = f"gnulinux-advanced-1>gnulinux-{host.running}-advanced-1"
     text = f"# GRUB Environment Block\ngpuhost_kernel={kernel}\ngpuhost_tries=no-module\ngpuhost_entry={entry}\n"
-    put(host.root, grub.ENVIRONMENT, text)
+    put(host.root, "/boot/grub/grubenv", text)
 
 
 def test_a_kernel_that_is_held_back_gets_its_headers(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_a_kernel_without_the_module_that_the_operator_chose_is_named(tmp_path, 
     host.install(OLD, NEW, NEWER)
     host.set(**state("no-module"))
     host.configuration.write_text(host.configuration.read_text().replace('default="0"', f'default="{entry}"'))
-    assert f"kernel {NEW}, which GRUB_DEFAULT selects, has no module of NVIDIA's driver 580.1" in host.guard()
+    assert f"kernel {NEW}, which GRUB is set to start, has no module of NVIDIA's driver 580.1" in host.guard()
     assert host.state == {}, "the choice is the operator's"
     host.build(NEW, "580.1")
     assert host.guard() == ""
@@ -371,6 +371,76 @@ def test_switched_off_the_choice_is_grubs(tmp_path):
     host.set(saved_entry="x")
     assert host.guard("--off") == ""
     assert host.state == {"saved_entry": "x"}
+
+
+IMAGE, MACHINE = "f" * 32, "1c2e861e25a5b84dae694a5a8a2360fc"
+OLD_EL, NEW_EL = "5.14.0-570.12.1.el9_6.x86_64", "5.14.0-570.17.1.el9_6.x86_64"
+SAVED_EL = {kernel: f"{machine}-{kernel}" for kernel, machine in ((OLD_EL, IMAGE), (NEW_EL, MACHINE))}
+
+
+class EnterpriseLinux(Host):
+    """A host whose menu has a file for each kernel, with the newer one as the saved entry (UPDATEDEFAULT=yes)."""
+
+    def __init__(self, folder: Path, modules: dict[str, str]) -> None:
+        super().__init__(folder, {})
+        (self.root / "boot/grub").rename(self.root / "boot/grub2")
+        self.environment = self.root / "boot/grub2/grubenv"
+        text = CONFIGURATION.with_name("rocky-8.cfg").read_text().replace('default="0"', 'default="${saved_entry}"')
+        (self.root / "boot/grub2/grub.cfg").write_text(text)
+        (self.programs / "grub-editenv").rename(self.programs / "grub2-editenv")
+        self.install(OLD_EL, NEW_EL)
+        entries = self.root / "boot/loader/entries"
+        entries.mkdir(parents=True)
+        for kernel, entry in SAVED_EL.items():
+            (entries / f"{entry}.conf").write_text(f"title Rocky Linux ({kernel})\nlinux /vmlinuz-{kernel}\n")
+            if kernel in modules:
+                self.build(kernel, modules[kernel], "extra/nvidia.ko.xz")
+        (self.root / f"boot/vmlinuz-0-rescue-{MACHINE}").touch()
+        self.set(saved_entry=SAVED_EL[NEW_EL], boot_success="1")
+        self.boot(OLD_EL)
+
+    def install(self, *kernels: str, order: tuple[str, ...] = ()) -> None:
+        for image in (self.root / "boot").glob("vmlinuz-*"):
+            image.unlink()
+        for kernel in kernels:
+            (self.root / f"boot/vmlinuz-{kernel}").touch()
+
+    @property
+    def saved(self) -> str:
+        return self.state["saved_entry"]
+
+
+def test_on_enterprise_linux_a_kernel_without_the_module_is_not_the_saved_entry(tmp_path):
+    host = EnterpriseLinux(tmp_path, {OLD_EL: "580.1"})
+    for _ in range(2):
+        assert f"kernel {OLD_EL} stays the default until it has one" in host.guard()
+        assert host.saved == SAVED_EL[OLD_EL]
+        assert host.guard("--next").strip() == OLD_EL
+    host.set(saved_entry=SAVED_EL[NEW_EL])  # as each installation of a kernel does
+    host.guard()
+    assert host.saved == SAVED_EL[OLD_EL]
+    host.build(NEW_EL, "580.1", "extra/nvidia.ko.xz")
+    assert f"kernel {NEW_EL} is the default from the next boot on" in host.guard()
+    assert host.state == {"boot_success": "1", "saved_entry": SAVED_EL[NEW_EL]}
+
+
+def test_on_enterprise_linux_the_operators_choice_stays(tmp_path):
+    host = EnterpriseLinux(tmp_path, {NEW_EL: "580.1"})
+    host.boot(NEW_EL)
+    host.set(saved_entry=SAVED_EL[OLD_EL])
+    assert f"kernel {OLD_EL}, which GRUB is set to start, has no module of NVIDIA's driver 580.1" in host.guard()
+    assert host.saved == SAVED_EL[OLD_EL]
+
+
+def test_on_enterprise_linux_a_guard_that_is_switched_off_gives_the_saved_entry_back(tmp_path):
+    host = EnterpriseLinux(tmp_path, {OLD_EL: "580.1"})
+    host.guard()
+    assert host.guard("--off") == ""
+    assert host.state == {"boot_success": "1", "saved_entry": SAVED_EL[NEW_EL]}
+    host.guard()
+    host.set(saved_entry="0")  # chosen since
+    host.guard("--off")
+    assert host.saved == "0"
 
 
 def test_the_entry_of_a_configuration_without_submenus_has_none(tmp_path):
