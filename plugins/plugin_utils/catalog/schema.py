@@ -1009,7 +1009,7 @@ class Boot:
 
     default: str | None = None
     once: str = "sudo grub-reboot"
-    options: str = "GRUB_CMDLINE_LINUX and GRUB_CMDLINE_LINUX_DEFAULT in /etc/default/grub, sudo update-grub"
+    options: str = "GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub"
     initramfs: str = "sudo update-initramfs -u"
 
     @property

@@ -78,7 +78,7 @@ def test_what_is_copied_is_there() -> None:
     roles = {role: variables for role, _case, variables in reversed(CASES)}
     sources = [(role, each["src"]) for role in roles for each in rendered(role, roles[role]) if each.get("src")]
     missing = [source for role, source in sources if not (ROLES / role / "files" / source).exists()]
-    assert (len(sources), missing) == (5, [])
+    assert (len(sources), missing) == (6, [])
 
 
 def test_the_mode_of_each_directory_is_a_roles() -> None:
