@@ -99,9 +99,10 @@ NOUVEAU_ABSENT = CheckSpec(
     measures="the modules nouveau and nova_core in /proc/modules, and the kernel driver of each GPU",
     expected="neither loaded nor bound to a GPU",
     skipped="the kernel is not managed on this host and neither is bound to a GPU, or the driver is simulated",
-    remedy=REAPPLY + " It blacklists nouveau, also in the initramfs; then reboot. "
-    "`lsinitramfs /boot/initrd.img-$(uname -r) | grep nouveau` shows whether the initramfs still contains it; with "
-    "dracut, `lsinitrd` does.",
+    remedy=REAPPLY
+    + " It blacklists nouveau, also in the initramfs; then reboot. "
+    + any_of(lambda words: "`%s | grep nouveau`" % words.LIST_INITRAMFS)
+    + " shows whether the initramfs still contains it.",
 )
 PCI_BINDING = CheckSpec(
     "driver.pci_binding",

@@ -76,6 +76,10 @@ class Words(Protocol):
     that finish what is unpacked, and that list unmet dependencies; HISTORY: the log of its changes; SOURCES:
     directories with the sources of packages and their keys; FINISH, REPAIR: the remedies of an interrupted run and of
     unmet dependencies. KERNELS: globs of the packages with kernels, and of the metapackages that depend on them.
+
+    Of the boot loader that comes with it: KERNEL_OPTIONS, where the kernel's options are and what applies a change;
+    START_ONCE, what starts an entry of the menu once; START, what has a {kernel} start, "" where that is an entry in
+    the settings; INITRAMFS, LIST_INITRAMFS: what writes those of all kernels anew, and lists the files of one.
     """
 
     NAME: str
@@ -92,6 +96,11 @@ class Words(Protocol):
     FINISH: str
     REPAIR: str
     KERNELS: Tuple[str, ...]
+    KERNEL_OPTIONS: str
+    START_ONCE: str
+    START: str
+    INITRAMFS: str
+    LIST_INITRAMFS: str
 
     def headers(self, release: str) -> str:
         """Return the package with the headers of a kernel release, as `uname -r` prints it."""

@@ -1000,26 +1000,6 @@ class DistroKernel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Boot:
-    """What to type about the boot loader and the initramfs.
-
-    default: has a {kernel} start, None where GRUB's settings name an entry of its menu. once: starts an entry once.
-    options: where the kernel's options are, and how they are changed. initramfs: writes those of all kernels anew.
-    """
-
-    default: str | None = None
-    once: str = "sudo grub-reboot"
-    options: str = "GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub"
-    initramfs: str = "sudo update-initramfs -u"
-
-    @property
-    def make_default(self) -> str:
-        """How to make a kernel that is not installed yet the one that starts."""
-        typed = self.default and self.default.format(kernel="RELEASE")
-        return f"make that GRUB's default ({typed or 'GRUB_DEFAULT in /etc/default/grub, sudo update-grub'})"
-
-
-@dataclasses.dataclass(frozen=True)
 class NvidiaRepository:
     """NVIDIA's repository for a distribution release.
 
@@ -1153,7 +1133,6 @@ class Distro:
     members: tuple[Member, ...] = ()
     dkms_repositories: tuple[str, ...] = ()
     enable: str = ""
-    boot: Boot = Boot()
 
     def releases(self) -> tuple[Distro, ...]:
         """Return the distribution releases of the file: itself, or one for each member of a family."""
@@ -1289,8 +1268,3 @@ class Catalog:
         """How messages name the package manager of a distribution, of one without a file, too."""
         distro = self.distros.get(distribution)
         return distro.words if distro else kind_of(()).words
-
-    def boot(self, distribution: str) -> Boot:
-        """Return what to type about the boot loader of a distribution, of one without a file, too."""
-        distro = self.distros.get(distribution)
-        return distro.boot if distro else Boot()

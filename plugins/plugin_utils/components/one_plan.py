@@ -64,7 +64,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
     if foreign_drivers.check_foreign_drivers(catalog, host, request, findings):
         return _plan(host, request, (), NOTHING, None, findings)
     gpus = identify_gpus(catalog, host, findings)
-    check_gpu_count(request, host, gpus, catalog.boot(host.distribution), findings)
+    check_gpu_count(request, host, gpus, catalog.words(host.distribution), findings)
     if host.distribution not in catalog.distros:
         findings.problems.append(distributions.refusal(catalog, host))
         return _plan(host, request, gpus, NOTHING, None, findings)

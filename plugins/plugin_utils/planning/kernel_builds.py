@@ -12,8 +12,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import any_of
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Boot, Distro
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Distro
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 
 _MANAGER = any_of(lambda words: words.NAME)
@@ -90,8 +91,8 @@ def check(builds: Builds, findings: Findings) -> None:
             _check_compiler(builds, release, role, findings)
     if kernel.next_boot_unknown and not kernel.next_boot_system:
         default = f"set GRUB_DEFAULT and type: sudo update-grub{_default(kernel)}"
-        if builds.distro.boot.default:
-            default = f"type: {builds.distro.boot.default.format(kernel=kernel.running)}"
+        if words.START:
+            default = f"type: sudo {words.START.format(kernel=kernel.running)}"
         NEXT_BOOT_UNKNOWN.add_warning(
             findings,
             f"which kernel starts next is unknown: {kernel.next_boot_unknown}. Only kernel {kernel.running}, which is "
@@ -198,18 +199,18 @@ def _another_kernel(builds: Builds, release: str) -> str:
     usable = [name for name in kernel.installed if name != release and builds.is_possible(name)]
     if usable:
         chosen = kernel.running if kernel.running in usable else usable[-1]
-        return _start(kernel, chosen, builds.distro.boot)
+        return _start(kernel, chosen, builds.distro.words)
     install = builds.distro.words.install([_image(builds)])
     return f"install a kernel of the archive, which has its headers. Type: sudo {install} && sudo reboot"
 
 
-def _start(kernel: Kernel, release: str, boot: Boot) -> str:
+def _start(kernel: Kernel, release: str, words: Words) -> str:
     """Return what to type to make a kernel the one that starts, whichever file sets GRUB's default now."""
     entry, last = kernel.menu_entries.get(release), max(kernel.grub_defaults, default="")
     reboot = "" if release == kernel.running else " && sudo reboot"
     start = f"make {release} the kernel that starts"
-    if boot.default:
-        return f"{start}. Type: {boot.default.format(kernel=release)}{reboot}"
+    if words.START:
+        return f"{start}. Type: sudo {words.START.format(kernel=release)}{reboot}"
     if not entry:
         return f"{start}, in the settings of the boot loader: GRUB's menu has no entry of it that is always there"
     if last > DROP_IN:

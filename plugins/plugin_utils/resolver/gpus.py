@@ -11,8 +11,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FOR_GUESTS, GuestSetting, left_to
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import LEFT_ALONE, Gpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Boot, Catalog, OtherMachine
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, OtherMachine
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 
 ARM_ONLY = "arm-only-gpu"
@@ -142,7 +143,7 @@ def check_processors(catalog: Catalog, host: Host, findings: Findings) -> bool:
     return True
 
 
-def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], boot: Boot, findings: Findings) -> None:
+def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], words: Words, findings: Findings) -> None:
     """Add a problem where the host has other GPUs than expected, or none and none were expected explicitly."""
     expected = None if request["expect_gpus"] == "auto" else int(request["expect_gpus"])
     others = [f"GPU {gpu.pci_address or gpu.pci_id}: {owner}" for gpu, owner in host.others.items()]
@@ -150,7 +151,7 @@ def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], boot: B
         findings.problem(
             "no-gpu",
             f"no NVIDIA GPU is left for this host; {'; '.join(others)}",
-            f"{_taken_back(host, boot)}; or set gpu_stack_expect_gpus=0 for a host without GPUs of its own",
+            f"{_taken_back(host, words)}; or set gpu_stack_expect_gpus=0 for a host without GPUs of its own",
         )
         return
     there = {name for gpu in (*host.others, *host.gpus) for name in (gpu.pci_address, gpu.pci_id)}
@@ -184,18 +185,18 @@ def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], boot: B
         )
 
 
-def _taken_back(host: Host, boot: Boot) -> str:
+def _taken_back(host: Host, words: Words) -> str:
     """Return how a host gets its GPUs back: what gives them away is in files of the host, or in the request."""
     given = [gpu for gpu in host.others if gpu.kernel_driver in FOR_GUESTS]
     if not given:
         return "name fewer GPUs in gpu_stack_ignore_gpus"
     what = " and ".join(gpu.pci_address for gpu in given)
-    found = [remedy for setting in host.guest_settings if (remedy := _undone(setting, given, boot))]
+    found = [remedy for setting in host.guest_settings if (remedy := _undone(setting, given, words))]
     ways = " and ".join(dict.fromkeys(found)) or f"find what binds it ({_SEARCH}), and remove that"
     return f"to use {what} on this host: {ways}, and reboot"
 
 
-def _undone(setting: GuestSetting, given: list[HostGpu], boot: Boot) -> str | None:
+def _undone(setting: GuestSetting, given: list[HostGpu], words: Words) -> str | None:
     """Return how to undo what gives devices to virtual machines; None where it gives none of these GPUs."""
     if setting.text in FOR_GUESTS:
         address = setting.path.rpartition("-")[2]
@@ -204,9 +205,9 @@ def _undone(setting: GuestSetting, given: list[HostGpu], boot: Boot) -> str | No
     if not any(gpu.pci_id in setting.text.lower() for gpu in given):
         return None
     if not setting.line:
-        return f"remove the GPU's ids from {setting.text} in the kernel options ({boot.options})"
+        return f"remove the GPU's ids from {setting.text} in the kernel options ({words.KERNEL_OPTIONS})"
     where = f"{setting.path}, line {setting.line}"
-    return f"remove the GPU's ids from `{setting.text}` ({where}), type {boot.initramfs}"
+    return f"remove the GPU's ids from `{setting.text}` ({where}), type sudo {words.INITRAMFS}"
 
 
 def _check_described(request: Request, findings: Findings) -> None:

@@ -71,13 +71,13 @@ _READY = re.compile(r"^\s*(?:CC|Confidential Compute) GPUs Ready State\s*:\s*(\S
 _BETWEEN_GPUS = ("cuda.peer_access", "cuda.nccl_all_reduce")
 # CUDA C++ Programming Guide, "IOMMU on Linux".
 _IOMMU_REMEDY = (
-    "Add the kernel option `iommu=pt` to GRUB_CMDLINE_LINUX_DEFAULT in /etc/default/grub, run `update-grub` and "
-    "reboot; where that does not help, disable the IOMMU and ACS in the firmware setup (not in a virtual machine)."
+    "Add the kernel option `iommu=pt` (%s) and reboot; where that does not help, disable the IOMMU and ACS in the "
+    "firmware setup (not in a virtual machine)."
 )
 _HMM_REMEDY = (
     "Write `options nvidia_uvm uvm_disable_hmm=1` to /etc/modprobe.d/uvm.conf and reload the module (`modprobe -r "
-    "nvidia_uvm && modprobe nvidia_uvm`, or reboot), or add `nokaslr` to GRUB_CMDLINE_LINUX_DEFAULT in "
-    "/etc/default/grub, run `update-grub` and reboot. The driver and CUDA are not the cause."
+    "nvidia_uvm && modprobe nvidia_uvm`, or reboot), or add the kernel option `nokaslr` (%s) and reboot. The driver "
+    "and CUDA are not the cause."
 )
 
 
@@ -400,7 +400,11 @@ def _find_hmm(host: Host) -> Found | None:
     if not message:
         return None
     gpus = frozenset(gpu.pci_address for gpu in host.pci[0])
-    return Found("the kernel log: %s" % message, _HMM_REMEDY, gpus | _addresses(host.log.gpus))
+    return Found(
+        "the kernel log: %s" % message,
+        _HMM_REMEDY % words_of(host.context.root).KERNEL_OPTIONS,
+        gpus | _addresses(host.log.gpus),
+    )
 
 
 def _find_window(host: Host) -> Found | None:
@@ -421,11 +425,10 @@ def _find_iommu(host: Host) -> Found | None:
     faults = kernel_log.iommu_faults(host.kernel_log)
     ours = [address for address in gpus if address not in host.context.left_alone]
     refused = {address: faults[address[5:]] for address in ours if address[5:] in faults}
+    remedy = _IOMMU_REMEDY % words_of(host.context.root).KERNEL_OPTIONS
     if refused:
         address, message = next(iter(refused.items()))
-        return Found(
-            "the IOMMU refuses %s, as the kernel logs: %s" % (address, message), _IOMMU_REMEDY, frozenset(gpus)
-        )
+        return Found("the IOMMU refuses %s, as the kernel logs: %s" % (address, message), remedy, frozenset(gpus))
     links = pcie.read(host.context.root, ours)
     if not links.translated or any(host.before.were_right(name) for name in _BETWEEN_GPUS):
         return None
@@ -433,7 +436,7 @@ def _find_iommu(host: Host) -> Found | None:
     text = "the IOMMU translates what GPUs send each other (type %s: %s)" % (
         ", ".join(types), ", ".join(links.translated),
     )  # fmt: skip
-    return Found(text, _IOMMU_REMEDY, frozenset(gpus))
+    return Found(text, remedy, frozenset(gpus))
 
 
 def _owner(context: Context, paths: set[str]) -> str | None:

@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, PASS, WARN
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program, kernel_log, proc_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import any_of, words_of
 
 NOT_LOADED_EXIT = 9  # of nvidia-smi
 CHECKS = (  # that fail where no module is loaded
@@ -24,13 +25,12 @@ CHECKS = (  # that fail where no module is loaded
     *("cuda.devices", *("%s.devices" % each.name for each in FRAMEWORKS)),
 )
 _IN_FILES = (
-    "Remove that line, run `update-initramfs -u` (with dracut, `dracut -f`) and `modprobe nvidia`. `ansible-playbook "
-    "playbooks/gpu_host.yml` comments out a line that was added since its last run."
+    "Remove that line, run "
+    + any_of(lambda words: "`%s`" % words.INITRAMFS)
+    + " and `modprobe nvidia`. `ansible-playbook playbooks/gpu_host.yml` comments out a line that was added since its "
+    "last run."
 )
-_ON_COMMAND_LINE = (
-    "Remove that option from GRUB_CMDLINE_LINUX and GRUB_CMDLINE_LINUX_DEFAULT in /etc/default/grub (and "
-    "/etc/default/grub.d), run `update-grub` and reboot."
-)
+_ON_COMMAND_LINE = "Remove that option from the kernel options (%s), and reboot."
 
 
 def explain(checks: list[Check], context: Context) -> list[Check]:
@@ -42,7 +42,8 @@ def explain(checks: list[Check], context: Context) -> list[Check]:
     if not settings or not _is_not_explained_otherwise(context, found):
         return checks
     setting = "; ".join(text for texts in settings.values() for text in texts)
-    remedies = [_ON_COMMAND_LINE if path == foreign_settings.COMMAND_LINE else _IN_FILES for path in settings]
+    options = _ON_COMMAND_LINE % words_of(context.root).KERNEL_OPTIONS
+    remedies = [options if path == foreign_settings.COMMAND_LINE else _IN_FILES for path in settings]
     remedy = " ".join(dict.fromkeys(remedies))
     return [
         dataclasses.replace(check, cause=HOST, setting=setting, remedy=remedy)

@@ -27,6 +27,11 @@ REPAIR = (
 )
 
 KERNELS: Tuple[str, ...] = ("linux-image-*",)
+KERNEL_OPTIONS = "GRUB_CMDLINE_LINUX and GRUB_CMDLINE_LINUX_DEFAULT in /etc/default/grub, sudo update-grub"
+START_ONCE = "grub-reboot"
+START = ""
+INITRAMFS = "update-initramfs -u"
+LIST_INITRAMFS = "lsinitramfs /boot/initrd.img-$(uname -r)"
 
 
 def headers(release: str) -> str:

@@ -28,6 +28,11 @@ REPAIR = "run sudo dnf check --dependencies, and install or remove what it names
 
 # What has the image of a kernel, of each flavour. kernel-core-VERSION where several are there, see rpm_database.
 KERNELS: Tuple[str, ...] = ("kernel-core*", "kernel-*-core*")
+KERNEL_OPTIONS = "sudo grubby --update-kernel=ALL with --args or --remove-args"
+START_ONCE = "grub2-reboot"
+START = "grubby --set-default /boot/vmlinuz-{kernel}"
+INITRAMFS = "dracut --force --regenerate-all"
+LIST_INITRAMFS = "lsinitrd"
 
 
 def headers(release: str) -> str:

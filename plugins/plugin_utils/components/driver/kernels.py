@@ -56,11 +56,13 @@ def _refuse_kernels(context: ResolveContext, findings: Findings) -> None:
         row = facts.kernel_headers(context.distro, _standard(context, context.distro.kernel.default))
         image = context.distro.kernel.image or (row.package if row else HEADERS + "generic").replace(HEADERS, IMAGE)
         names = ", ".join(found)
+        start = context.distro.words.START.format(kernel="RELEASE")
+        default = f"sudo {start}" if start else "GRUB_DEFAULT in /etc/default/grub, sudo update-grub"
         findings.problem(
             bad.code,
             f"NVIDIA's modules do not build for kernel {names} (CONFIG_{bad.setting}=y): {bad.symptom} ({bad.source})",
             f"start a standard kernel instead: type: sudo {context.distro.words.install([image])}, "
-            f"{context.distro.boot.make_default} or remove {names}, and type: sudo reboot",
+            f"make that GRUB's default ({default}) or remove {names}, and type: sudo reboot",
         )
 
 

@@ -7,7 +7,7 @@ import re
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import kernel_builds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -28,7 +28,7 @@ def check_modules_disabled(context: Context, findings: Findings) -> None:
         return
     if has_loaded and not context.is_changed("driver"):
         return
-    remedies = [_not_disabled(source, context.boot) for source in found.by] or [
+    remedies = [_not_disabled(source, context.words) for source in found.by] or [
         "no file of sysctl.d sets it: find the service or script that does (grep -rl modules_disabled /etc "
         "/usr/lib/systemd /usr/local) and disable that"
     ]
@@ -41,12 +41,12 @@ def check_modules_disabled(context: Context, findings: Findings) -> None:
     )
 
 
-def _not_disabled(source: str, boot: Boot) -> str:
+def _not_disabled(source: str, words: Words) -> str:
     """Return how to remove a setting from a file, one of a package's included, or from the kernel's options."""
     if " in /" in source:  # a glob: leaving the setting out of all of them is sysctl.d(5)'s own way
         return "echo -kernel.modules_disabled | sudo tee /etc/sysctl.d/modules_disabled.conf"
     if not source.startswith("/"):
-        return without_option(source, boot)
+        return without_option(source, words)
     if source.startswith("/etc/"):
         return f"sudo sed -i '/modules_disabled/d' {source}"
     own = f"/etc/sysctl.d/{source.rpartition('/')[2]}"  # which takes the place of that file
@@ -74,11 +74,11 @@ def check_blacklists(context: Context, findings: Findings) -> None:
         if not kept or path in disabled:
             continue
         if path.startswith("/proc/"):
-            remedy = f"{without_option(' and '.join(text.split('`')[1] for text in kept), context.boot)}, and reboot"
+            remedy = f"{without_option(' and '.join(text.split('`')[1] for text in kept), context.words)}, and reboot"
         else:
             own = " (sudo prime-select nvidia does so for those of prime-select intel)" if "/lib/" in path else ""
             lines = "that line" if len(kept) == 1 else "these lines"
-            remedy = f"remove {lines}{own}, and type: {context.boot.initramfs}"
+            remedy = f"remove {lines}{own}, and type: sudo {context.words.INITRAMFS}"
         DRIVER_KEPT_FROM_LOADING.add_problem(
             findings, f"the driver's module would not be loaded: {', '.join(kept)}", f"{remedy}; then run this again"
         )
@@ -87,9 +87,9 @@ def check_blacklists(context: Context, findings: Findings) -> None:
 _BLACKLIST = re.compile(r"`(modprobe\.|rd\.driver\.)?blacklist")
 
 
-def without_option(option: str, boot: Boot) -> str:
+def without_option(option: str, words: Words) -> str:
     """Return how to remove an option of the kernel."""
-    return f"remove {option} from the kernel options ({boot.options})"
+    return f"remove {option} from the kernel options ({words.KERNEL_OPTIONS})"
 
 
 NEXT_BOOT_OTHER_SYSTEM = FindingSpec(
@@ -105,10 +105,10 @@ def check_next_boot(context: Context, findings: Findings) -> None:
     if not kernel.next_boot_system or not context.options.own_kernel or not context.is_changed("driver"):
         return
     found = f'GRUB starts "{kernel.next_boot_system}" next, which is another system'
-    entry, boot = kernel.menu_entries.get(kernel.running or "", ""), context.boot
-    start = f"{boot.once} '{entry}'" if entry else f"{boot.once} ENTRY, with this system's in grub.cfg"
-    if boot.default:
-        start += f", for once; or make it the default: {boot.default.format(kernel=kernel.running)}"
+    entry, words = kernel.menu_entries.get(kernel.running or "", ""), context.words
+    start = f"sudo {words.START_ONCE} " + (f"'{entry}'" if entry else "ENTRY, with this system's in grub.cfg")
+    if words.START:
+        start += f", for once; or make it the default: sudo {words.START.format(kernel=kernel.running)}"
     else:
         start += ", for once; or make it the default: GRUB_DEFAULT in /etc/default/grub and sudo update-grub, or where"
         start += " that is `saved`, sudo grub-set-default"

@@ -11,7 +11,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Boot
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
@@ -83,11 +82,6 @@ class Context:
     def words(self) -> Words:
         """How messages name the host's package manager."""
         return load_catalog().words(self.plan.distribution)
-
-    @property
-    def boot(self) -> Boot:
-        """What to type about the host's boot loader and initramfs."""
-        return load_catalog().boot(self.plan.distribution)
 
     def is_changed(self, name: str) -> bool:
         """Whether the plan changes a planned component."""

@@ -6,7 +6,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import module_loading
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.kernel_modules import without_option
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
@@ -141,14 +141,14 @@ def check_signatures(context: Context, findings: Findings) -> None:
         f"the kernel loads only modules with a signature that it trusts ({', '.join(found.by)}), and it does not trust "
         f"the key that signs the modules of DKMS ({key})"
     )
-    no_longer = "; ".join(_not_enforced(source, context.boot) for source in found.by)
+    no_longer = "; ".join(_not_enforced(source, context.words) for source in found.by)
     if probe.secure_boot == "unknown" and module_loading.LOCKDOWN in found.by:  # by no option and no configuration
         MODULE_SIGNATURES.add_problem(
             findings,
             f"{message}: Secure Boot, which has the kernel do so, is probably enabled, and the firmware's variables, "
             "which say so, cannot be read",
-            f"boot with the kernel option efi=runtime ({context.boot.options}), with which they can be read and "
-            f"written where a realtime kernel turns that off; then "
+            f"boot with the kernel option efi=runtime ({context.words.KERNEL_OPTIONS}), with which they can be "
+            f"read and written where a realtime kernel turns that off; then "
             f"{_own_enrolment(signing) if signing else _enrolment(context)}; or, if Secure Boot is disabled, "
             f"{no_longer}, and reboot",
         )
@@ -161,7 +161,7 @@ def check_signatures(context: Context, findings: Findings) -> None:
     MODULE_SIGNATURES.add_problem(findings, message, f"{no_longer}; then reboot, and run this again; or {trust}")
 
 
-def _not_enforced(source: str, boot: Boot) -> str:
+def _not_enforced(source: str, words: Words) -> str:
     """Return how to have the kernel no longer demand signatures."""
     if " in " in source:
         return f"boot a kernel without {source.partition('=')[0]} (grep -L {source.partition(' ')[0]} /boot/config-*)"
@@ -171,7 +171,7 @@ def _not_enforced(source: str, boot: Boot) -> str:
             f"find the service or script that sets {source} after the boot (grep -rl {name} /etc /usr/lib/systemd "
             "/usr/local) and disable that"
         )
-    return without_option(source, boot)
+    return without_option(source, words)
 
 
 FINDINGS = (SIGNING_KEY_UNUSED, SECURE_BOOT, MODULE_SIGNATURES)

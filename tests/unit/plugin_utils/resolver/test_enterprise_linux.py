@@ -37,7 +37,7 @@ def driver(request: dict[str, str] | None = None, **host: Any) -> DriverComponen
     return component
 
 
-@pytest.mark.parametrize(("member", "release"), itertools.product(MEMBERS, ("9", "10")))
+@pytest.mark.parametrize(("member", "release"), [*itertools.product(MEMBERS, ("9", "10"))])
 def test_every_component_is_planned_in_the_words_of_dnf(member: str, release: str) -> None:
     plan = planned(distribution=f"{member}-{release}", nvswitches=SWITCHES)
     assert plan.ok
@@ -118,7 +118,7 @@ def test_python_is_not_that_of_dnf() -> None:
     )
 
 
-@pytest.mark.parametrize(("member", "release"), itertools.product(MEMBERS, ("9", "10")))
+@pytest.mark.parametrize(("member", "release"), [*itertools.product(MEMBERS, ("9", "10"))])
 def test_arm_has_what_a_source_says_and_no_more(member: str, release: str) -> None:
     host = {"distribution": f"{member}-{release}", "architecture": "aarch64"}
     assert [problem.code for problem in planned({"tensorflow": "auto"}, **host).problems] in (

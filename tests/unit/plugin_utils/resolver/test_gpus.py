@@ -6,7 +6,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import GuestSetting
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
@@ -102,7 +102,7 @@ def test_expected_gpus(expected, count, found):
     findings = Findings()
     devices = (HostGpu(GPUS["H200"][0]),) * count
     gpus, _ = identify(*devices)
-    check_gpu_count(asking(expect_gpus=expected), Host("debian-12", "x86_64", gpus=devices), gpus, Boot(), findings)
+    check_gpu_count(asking(expect_gpus=expected), Host("debian-12", "x86_64", gpus=devices), gpus, apt_words, findings)
     assert [problem.code for problem in findings.problems] == found
 
 

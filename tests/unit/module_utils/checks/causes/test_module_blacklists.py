@@ -37,6 +37,11 @@ def of_dracut(host: Host) -> None:
     host.write("run/modprobe.d/initramfsblacklist.conf", "blacklist nvidia\n")
 
 
+def of_rocky(host: Host) -> None:
+    host.write("etc/os-release", 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"\n')
+    host.write("proc/cmdline", "ro quiet modprobe.blacklist=nvidia\n")
+
+
 def write(name: str, text: str) -> Apply:
     return lambda host: host.write(name, text)
 
@@ -53,6 +58,7 @@ def write(name: str, text: str) -> Apply:
         pytest.param(write(HARD, "# off\ninstall nvidia \\\n  /bin/false\n"), id="continued"),
         pytest.param(write(HARD, "install nvidia /bin/sh -c 'exit 1'\n"), id="another-command"),
         pytest.param(lambda host: of_dracut(host), id="dracut"),
+        pytest.param(lambda host: of_rocky(host), id="enterprise-linux"),
     ],
 )
 def test_what_fails_for_want_of_the_module_is_the_hosts(apply: Apply, host: Host, snapshot: SnapshotAssertion) -> None:
