@@ -20,7 +20,7 @@ Outcomes = dict[str, str]  # by check id
 class Fault:
     """A fault of a host.
 
-    text: one line of docs/checks.md; own: the checks for which it is meant, which must fail; follows: other checks that
+    text: what is wrong, in one line; own: the checks for which it is meant, which must fail; follows: other checks that
     rightly do not pass, by id with their outcome; why: the reason for those; cause: that of each failure of a check
     whose own it is not
     """
@@ -1531,7 +1531,7 @@ def memory_left(host: Host) -> None:
 class Silence:
     """A tool or a file without which checks have no answer.
 
-    text: one line of docs/checks.md; tools: its path, or several; checks: those that need it; when: the arguments for
+    text: what is silent, in one line; tools: its path, or several; checks: those that need it; when: the arguments for
     which it is silent, as a shell pattern; ways: how it can be silent; fails: the checks that fail, by way: the tool is
     what they check, or its silence is an answer
     """

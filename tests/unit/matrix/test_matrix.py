@@ -1,6 +1,6 @@
 """The square matrix: every check against a host with its own fault, with every other fault, and without its tool.
 
-docs/checks.md lists the faults, and what rightly follows from each.
+faults.py lists the faults, and what rightly follows from each.
 """
 
 from __future__ import annotations
