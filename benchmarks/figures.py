@@ -1,4 +1,4 @@
-"""The definitions of all figures and their targets: script/bench, the JSON document and docs/performance.md use these.
+"""The definitions of all figures and their targets: script/bench, the JSON document and docs/dev/performance.md use these.
 
 A figure that is replaced stays, with the day on which it was retired. Where the way of measuring one changes,
 measured.yml gets a new line, and its earlier lines say how they were measured. No measured line is removed, and the
@@ -193,7 +193,7 @@ def targets() -> dict[str, float]:
 
 
 def page_table() -> str:
-    """Return the table of docs/performance.md: each figure that is measured, with its newest line of measured.yml.
+    """Return the table of docs/dev/performance.md: each figure that is measured, with its newest line of measured.yml.
 
     Keys of a line: figure, day, value (a ratio's: the median of its rounds, unless `earlier` says otherwise),
     of_medians, rounds, detail, runs; target: that of its day, where it has changed since; earlier: how it was measured,

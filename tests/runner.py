@@ -251,7 +251,7 @@ def catalog(step: Step) -> None:
     """Compare the catalog with its sources: contradicted entries fail; those taken on trust are no tests."""
     found = RESULTS / "catalog.json"
     found.unlink(missing_ok=True)
-    recorded = RESULTS / "catalog-evidence.json"  # to be copied to docs/, for the table of docs/compatibility.md
+    recorded = RESULTS / "catalog-evidence.json"  # to be copied to docs/dev/, for the table of its catalog.md
     command = f"script/catalog-check --deep --json --record {recorded} > {found}"
     step.command("sh", "-c", command)
     answer = json.loads(found.read_text() or "{}") if found.exists() else {}

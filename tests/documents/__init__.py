@@ -17,7 +17,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 COMMANDS = Path(__file__).with_name("commands.yml")
 DOCUMENTS = (
     *(PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/peer/README.md")),
-    *sorted(PROJECT.glob("docs/*.md")),
+    *sorted(PROJECT.glob("docs/**/*.md")),
     *sorted(PROJECT.glob("roles/*/README.md")),
 )
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)

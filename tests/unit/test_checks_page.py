@@ -14,7 +14,7 @@ SPECS = [spec for group in verify.GROUPS.values() for spec in group.CHECKS]
 
 
 def test_page_has_every_check_in_order():
-    assert re.findall(r"^\| `(\w+\.\w+)` \|", PAGE, re.MULTILINE) == [spec.id for spec in SPECS]
+    assert re.findall(r'^\| <a id="(\w+\.\w+)"></a>`\1` \|', PAGE, re.MULTILINE) == [spec.id for spec in SPECS]
 
 
 def test_every_check_is_described():

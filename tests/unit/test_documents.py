@@ -17,12 +17,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
     *(PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/peer/README.md")),
-    *sorted(PROJECT.glob("docs/*.md")),
+    *sorted(PROJECT.glob("docs/**/*.md")),
     *sorted(PROJECT.glob("roles/*/README.md")),
 ]
 IDS = [str(path.relative_to(PROJECT)) for path in DOCUMENTS]
 LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
-GENERATED = re.compile(r"<!-- ([a-z][\w -]*) -->\n(.*)\n")
+GENERATED = re.compile(r"<!-- ([a-z][\w /-]*) -->\n(.*)\n")
 SOURCE = re.compile(r"<!-- Generated from (.+) by script/docs -->")
 
 

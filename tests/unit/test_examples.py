@@ -34,6 +34,7 @@ from tests.unit.module_utils.host_files import link, put
 
 PROJECT = Path(__file__).resolve().parents[2]
 EXAMPLES = PROJECT / "inventories/examples"
+LOCAL = PROJECT / "inventories/local"
 FIXTURES = PROJECT / "tests/fixtures/probe"
 REQUEST = PROJECT / "playbooks/group_vars/all/request.yml"
 BIN = Path(sys.executable).parent
@@ -41,10 +42,7 @@ OPEN_580 = "proc-driver-nvidia-version-open-580.txt"
 
 # The kind of host that each example is for: distribution, Python, GPUs, loaded driver; and what is planned for it.
 HOSTS: dict[str, tuple[str, str, list[str], str | None, set[str]]] = {
-    "workstation": (
-        "ubuntu-24.04", "3.12", ["NVIDIA GeForce RTX 4090"], None,
-        {"driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch"},
-    ),
+    "local": ("ubuntu-24.04", "3.12", ["NVIDIA GeForce RTX 4090"], None, {"driver", "cuda", "cudnn", "nccl", "tensorflow"}),
     "shared-server": ("ubuntu-22.04", "3.10", ["NVIDIA A100-SXM4-80GB"] * 4, OPEN_580, {"tensorflow", "pytorch"}),
     "pytorch-only": ("debian-12", "3.11", ["NVIDIA H200"] * 2, None, {"driver", "pytorch"}),
     "bastion": ("debian-12", "3.11", ["NVIDIA H200"] * 2, None, {"driver", "cuda", "cudnn", "nccl", "tensorflow"}),
@@ -58,9 +56,19 @@ HOSTS: dict[str, tuple[str, str, list[str], str | None, set[str]]] = {
 }  # fmt: skip
 
 
+def folder(name: str) -> Path:
+    """Return the directory of an example, which for this machine is its inventory."""
+    return LOCAL if name == "local" else EXAMPLES / name
+
+
+def files(name: str) -> list[Path]:
+    """Return the files of an example."""
+    return [path for path in (folder(name) / "hosts.yml", folder(name) / "group_vars/gpu_hosts.yml") if path.exists()]
+
+
 def inventory(name: str) -> dict[str, dict[str, Any]]:
     """Return the variables of each host, as ansible-inventory reads them."""
-    words = [BIN / "ansible-inventory", "-i", EXAMPLES / name / "hosts.yml", "--list"]
+    words = [BIN / "ansible-inventory", "-i", folder(name) / "hosts.yml", "--list"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=PROJECT)
     read = json.loads(done.stdout)
     assert set(read["gpu_hosts"]["hosts"]) == set(read["_meta"]["hostvars"])
@@ -69,7 +77,7 @@ def inventory(name: str) -> dict[str, dict[str, Any]]:
 
 def request(name: str) -> dict[str, Any]:
     """Return the request of the first host, as playbooks/group_vars makes it of the inventory."""
-    words = [BIN / "ansible", "gpu_hosts[0]", "-i", EXAMPLES / name / "hosts.yml", "-e", f"@{REQUEST}"]
+    words = [BIN / "ansible", "gpu_hosts[0]", "-i", folder(name) / "hosts.yml", "-e", f"@{REQUEST}"]
     words += ["-m", "ansible.builtin.debug", "-a", "var=gpu_stack_request", "--one-line"]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=True, cwd=PROJECT)
     return dict(json.loads(done.stdout.partition("=>")[2])["gpu_stack_request"])
@@ -91,7 +99,7 @@ def probed(root: Path, name: str) -> dict[str, Any]:
 
 
 def test_each_example_has_a_kind_of_host() -> None:
-    assert {path.name for path in EXAMPLES.iterdir()} == set(HOSTS)
+    assert {LOCAL.name, *(path.name for path in EXAMPLES.iterdir())} == set(HOSTS)
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -102,7 +110,7 @@ def test_every_variable_exists(name: str) -> None:
     assert {variable for variable in used if variable.startswith("gpu_stack_")} - known == set()
     assert all(values["ansible_become"] is True for values in hosts.values())
     # Those in comments, too: they are there to be used.
-    text = (EXAMPLES / name / "group_vars/gpu_hosts.yml").read_text()
+    text = "".join(path.read_text() for path in files(name))
     commented = set(re.findall(r"^# (\w+):", text, re.MULTILINE))
     specs = [path.read_text() for path in (PROJECT / "roles").glob("*/meta/argument_specs.yml")]
     assert {word for word in commented if not any(f"\n      {word}:" in spec for spec in specs)} - known == set()
@@ -113,7 +121,7 @@ def test_every_value_is_accepted(name: str) -> None:
     known = list(declared())
     for values in inventory(name).values():
         checked = variables.set_by_user(values, known)
-        assert checked
+        assert checked or name == "local"
         assert variables.misspelt(values, known, []) == []
         assert variables.wrong_values(checked, load_catalog(), date.today()) == []
 
@@ -171,8 +179,8 @@ def test_the_inventory_of_the_lab_is_edited_in_place(
 
 def test_the_page_shows_every_example() -> None:
     page = (PROJECT / "docs/first-hour.md").read_text()
-    shown = re.findall(r"<!-- example ([\w-]+) -->", page)
+    shown = re.findall(r"<!-- example (?:examples/)?([\w-]+) -->", page)
     assert sorted(shown) == sorted(HOSTS)
     for name in shown:  # script/docs wrote what is in the files
-        assert (EXAMPLES / name / "hosts.yml").read_text() in page
-        assert (EXAMPLES / name / "group_vars/gpu_hosts.yml").read_text() in page
+        assert files(name)
+        assert [str(path) for path in files(name) if path.read_text() not in page] == []

@@ -1,7 +1,7 @@
 """The table of what was shown where: each component on each distribution and CPU architecture.
 
-A cell is refused, with the reason, where the catalog has a plan with the component for no GPU. Else it is what
-docs/shown.yml says, and planned only where that says nothing.
+A cell has the number of a reason where the catalog has a plan with the component for no GPU. Else it is what docs/shown.yml
+says, and planned where that says nothing.
 """
 
 from __future__ import annotations
@@ -23,28 +23,33 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix
 
 FILE = PROJECT / "docs" / "shown.yml"
 COMPONENTS = ("driver", "fabric", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
-WORDS = {"real": "shown for real", "shaped": "shown on a shaped host"}
-PLANNED = "planned only"
+WORDS = {"real": "real", "shaped": "shaped"}
+PLANNED = "planned"
 # Hopper first, which has everything where anything has.
 _CAPABILITIES = ("9.0", *(capability for _name, capability, _examples in GENERATIONS))
 _SWITCHES = ("10de:22a3",) * 4
 
 
 def table(catalog: Catalog, shown: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table in Markdown, and below it what showed something."""
+    """Return the table in Markdown, and below it why something is refused, and what showed something."""
     how = _cells(shown)
     rows: dict[tuple[str, ...], list[str]] = {}
+    reasons: dict[str, int] = {}
     for distro in catalog.distros.values():
         for architecture in supported(catalog, distro.id):
             cells = [_cell(catalog, distro, architecture, component, how) for component in COMPONENTS]
-            rows.setdefault((distro.path, architecture, *cells), []).append(distro.id)
+            for why in cells:
+                if why not in (*WORDS.values(), PLANNED):
+                    reasons.setdefault(why, len(reasons) + 1)
+            numbered = [f"- ({reasons[cell]})" if cell in reasons else cell for cell in cells]
+            rows.setdefault((distro.path, architecture, *numbered), []).append(distro.id)
     lines = [[", ".join(sorted(names)), *cells] for (_path, *cells), names in rows.items()]
-    for other in catalog.other_distributions.distributions:
-        lines.append(
-            [other.name, "all", f"refused: {other.why}; use {other.instead}", *["refused"] * (len(COMPONENTS) - 1)]
-        )
     head = ("distribution", "architecture", *(BY_NAME[component].label for component in COMPONENTS))
-    notes = [f"- {WORDS[entry['how']]}: {_of(entry)}: {entry['by']}" for entry in shown]
+    notes = [
+        "Refused: " + "; ".join(f"({number}) {why}" for why, number in reasons.items()) + ".",
+        "",
+        *(f"- {WORDS[entry['how']]}: {_of(entry)}: {entry['by']}" for entry in shown),
+    ]
     return "\n".join([*markdown_table(head, lines), "", *notes]) + "\n"
 
 
@@ -79,7 +84,7 @@ def _cell(
     why = _refused(catalog, distro.id, architecture, component)
     if known and why:
         raise ValueError(f"{FILE.name}: {component} on {distro.id} is {known}, and {why}")
-    return known or (f"refused: {why}" if why else PLANNED)
+    return known or why or PLANNED
 
 
 def _refused(catalog: Catalog, distribution: str, architecture: str, component: str) -> str:

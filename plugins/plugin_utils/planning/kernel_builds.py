@@ -32,8 +32,8 @@ KERNEL_COMPILER_MISSING = FindingSpec(
 )
 PROXMOX = FindingSpec(
     "proxmox",
-    "The host runs a kernel of Proxmox and has none, as a container on a hypervisor, and modules are to be built "
-    "(on the hypervisor itself a [problem of the plan](compatibility.md))",
+    "The host runs a kernel of Proxmox and has none, as a container on a hypervisor, and modules are to be built; "
+    "or it is the hypervisor itself",
     "`nvidia_driver_load_module: false`; on a hypervisor, a virtual machine",
 )
 NEXT_BOOT_UNKNOWN = FindingSpec(

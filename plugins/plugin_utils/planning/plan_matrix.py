@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
     Components,
@@ -155,19 +155,43 @@ def matrix(catalog: Catalog) -> str:
 
 def support(catalog: Catalog) -> str:
     """Return the short form: a row for each generation, a column for each distribution release but EL's."""
-    found = {(r.generation, r.distribution): r for r in rows(catalog) if r.architecture == ARCHITECTURE}
-    shown = {name: of for name, of in families(catalog).items() if not catalog.distros[of[0]].planned_only}
+    found = _short_columns(catalog)
+    return _short_table({name: cells for name, architecture, own, cells in found if own and architecture == ARCHITECTURE})
+
+
+def elsewhere(catalog: Catalog) -> str:
+    """Return the short form's other columns, those of EL and of other architectures; equal ones are one."""
+    merged: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for name, architecture, own, cells in _short_columns(catalog):
+        if not own or architecture != ARCHITECTURE:
+            merged.setdefault(tuple(cells), {}).setdefault(architecture, []).append(name)
+    heads = {
+        "; ".join(f"{', '.join(names)} ({architecture})" for architecture, names in of.items()): list(cells)
+        for cells, of in merged.items()
+    }
+    return _short_table(heads)
+
+
+def _short_columns(catalog: Catalog) -> Iterator[tuple[str, str, bool, list[str]]]:
+    """Yield the file of each distribution release with an architecture, whether more than plans is made, and its cells."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows(catalog):
+        parts = row.plan.components if row.plan.ok else Components()
+        driver, cuda = DriverComponent.of(parts), CudaComponent.of(parts)
+        tensorflow, pytorch = TensorflowComponent.of(parts), PytorchComponent.of(parts)
+        framework = tensorflow.version if tensorflow else "-"
+        if pytorch:
+            framework = f"PyTorch {pytorch.version}"
+        cell = f"{driver.branch if driver else '-'}/{cuda.version if cuda else '-'}/{framework}"
+        found.setdefault((row.distribution, row.architecture), []).append(cell)
+    for name, (distribution, *_others) in families(catalog).items():
+        for architecture in supported(catalog, distribution):
+            own = not catalog.distros[distribution].planned_only
+            yield name, architecture, own, found[distribution, architecture]
+
+
+def _short_table(columns: Mapping[str, Sequence[str]]) -> str:
     table = []
-    for generation, capability, examples in GENERATIONS:
-        cells = [f"{generation} ({examples})"]
-        for distribution, *_others in shown.values():
-            plan = found[f"{generation} {capability}", distribution].plan
-            parts = plan.components if plan.ok else Components()
-            driver, cuda = DriverComponent.of(parts), CudaComponent.of(parts)
-            tensorflow, pytorch = TensorflowComponent.of(parts), PytorchComponent.of(parts)
-            framework = tensorflow.version if tensorflow else "-"
-            if pytorch:
-                framework = f"PyTorch {pytorch.version}"
-            cells.append(f"{driver.branch if driver else '-'}/{cuda.version if cuda else '-'}/{framework}")
-        table.append(cells)
-    return "\n".join(markdown_table(("driver/CUDA/TensorFlow", *shown), table)) + "\n"
+    for number, (generation, _capability, examples) in enumerate(GENERATIONS):
+        table.append([f"{generation} ({examples})", *(cells[number] for cells in columns.values())])
+    return "\n".join(markdown_table(("driver/CUDA/TensorFlow", *columns), table)) + "\n"

@@ -92,6 +92,6 @@ def test_curves_of_a_fleet():
 
 
 def test_performance_page_names_every_case():
-    page = (PROJECT / "docs/performance.md").read_text()
+    page = (PROJECT / "docs/dev/performance.md").read_text()
     assert cases.CASES
     assert [name for name in cases.CASES if f" | `{name}` | " not in page] == []

@@ -78,8 +78,7 @@ def _states(packages: Sequence[BrokenPackage]) -> str:
 
 PACKAGE_HELD = FindingSpec(
     holds.CODE,
-    "The plan would change, remove or install a package that is on hold, and gpuhost did not set that hold (also a "
-    "[problem of the plan](compatibility.md))",
+    "The plan would change, remove or install a package that is on hold, and gpuhost did not set that hold",
     "`sudo apt-mark unhold` with the names, or a request that leaves them as they are",
 )
 
