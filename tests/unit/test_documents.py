@@ -103,7 +103,7 @@ def test_each_generated_part_names_the_files_it_comes_from() -> None:
 def test_an_unknown_marker_is_refused(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
     document.write_text("<!-- mesured -->\nold\n<!-- end -->\n")
-    with pytest.raises(ValueError, match=r"page\.md: unknown marker <!-- mesured -->; expected one of checks, "):
+    with pytest.raises(ValueError, match=r"page\.md: unknown marker <!-- mesured -->; expected one of check links, "):
         script_docs().render(document)
 
 

@@ -1,6 +1,6 @@
 """The table of what was shown where: each component on each distribution and CPU architecture.
 
-A cell has the number of a reason where the catalog has a plan with the component for no GPU. Else it is what docs/shown.yml
+A cell has the number of a reason where the catalog has a plan with the component for no GPU. Else it is what docs/dev/shown.yml
 says, and planned where that says nothing.
 """
 
@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import GENERATIONS
 
-FILE = PROJECT / "docs" / "shown.yml"
+FILE = PROJECT / "docs" / "dev" / "shown.yml"
 COMPONENTS = ("driver", "fabric", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
 WORDS = {"real": "real", "shaped": "shaped"}
 PLANNED = "planned"
@@ -54,7 +54,7 @@ def table(catalog: Catalog, shown: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read() -> list[dict[str, Any]]:
-    """Return the entries of docs/shown.yml."""
+    """Return the entries of docs/dev/shown.yml."""
     entries: list[dict[str, Any]] = yaml.safe_load(FILE.read_text())["shown"]
     return entries
 

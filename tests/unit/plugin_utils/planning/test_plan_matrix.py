@@ -105,6 +105,17 @@ def test_a_family_of_distributions_has_one_section_and_is_not_in_the_short_form(
     assert "el-" not in plan_matrix.support(load_catalog()).splitlines()[0]
 
 
+def test_the_other_short_form_has_what_the_first_leaves_out():
+    """Each once; those with the same plans share a column."""
+    lines = plan_matrix.elsewhere(load_catalog()).splitlines()
+    columns = lines[0].strip("| ").split(" | ")[1:]
+    assert "el-9 (x86_64)" in columns
+    assert len([column for column in columns if "ubuntu-24.04" in column and "(aarch64)" in column]) == 1
+    assert not [column for column in columns if "ubuntu-24.04" in column and "x86_64" in column]
+    cells = [[line.strip("| ").split(" | ")[number] for line in lines[2:]] for number in range(1, len(columns) + 1)]
+    assert len({tuple(column) for column in cells}) == len(columns)
+
+
 def test_the_plans_of_a_family_differ_in_nothing_that_the_table_has():
     catalog = load_catalog()
     for first, *others in plan_matrix.families(catalog).values():
