@@ -32,7 +32,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command_line.Parser(
         "script/bench",
         _mistakes,
-        description="Measure the figures of docs/dev/performance.md: medians of several runs of whole processes, as ratios "
+        description="Measure the figures of docs/dev/performance.md: medians of runs of whole processes, as ratios "
         "to a floor, and to another project's playbook, of the same run.",
         epilog="Exit status: 0 if all measured targets are met, 1 if one is missed, 2 after bad usage or if a measured "
         "command failed.",

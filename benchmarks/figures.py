@@ -1,4 +1,4 @@
-"""The definitions of all figures and their targets: script/bench, the JSON document and docs/dev/performance.md use these.
+"""The definitions of all figures and their targets: script/bench, its JSON and docs/dev/performance.md use these.
 
 A figure that is replaced stays, with the day on which it was retired. Where the way of measuring one changes,
 measured.yml gets a new line, and its earlier lines say how they were measured. No measured line is removed, and the

@@ -42,7 +42,9 @@ OPEN_580 = "proc-driver-nvidia-version-open-580.txt"
 
 # The kind of host that each example is for: distribution, Python, GPUs, loaded driver; and what is planned for it.
 HOSTS: dict[str, tuple[str, str, list[str], str | None, set[str]]] = {
-    "local": ("ubuntu-24.04", "3.12", ["NVIDIA GeForce RTX 4090"], None, {"driver", "cuda", "cudnn", "nccl", "tensorflow"}),
+    "local": (
+        "ubuntu-24.04", "3.12", ["NVIDIA GeForce RTX 4090"], None, {"driver", "cuda", "cudnn", "nccl", "tensorflow"},
+    ),
     "shared-server": ("ubuntu-22.04", "3.10", ["NVIDIA A100-SXM4-80GB"] * 4, OPEN_580, {"tensorflow", "pytorch"}),
     "pytorch-only": ("debian-12", "3.11", ["NVIDIA H200"] * 2, None, {"driver", "pytorch"}),
     "bastion": ("debian-12", "3.11", ["NVIDIA H200"] * 2, None, {"driver", "cuda", "cudnn", "nccl", "tensorflow"}),

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md has an anchor for each code and check that users see; docs/README.md leads to each document."""
+"""docs/troubleshooting.md has an anchor for each code and check; docs/README.md leads to each document."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_every_code_has_its_line() -> None:
 
 
 def test_every_check_has_its_anchor_once() -> None:
-    assert sorted(CHECKS) == sorted([spec.id for group in verify.GROUPS.values() for spec in group.CHECKS] + [*of_training()])
+    assert sorted(CHECKS) == sorted(
+        [spec.id for group in verify.GROUPS.values() for spec in group.CHECKS] + [*of_training()]
+    )
 
 
 def test_the_index_leads_to_every_document() -> None:

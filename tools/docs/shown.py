@@ -1,7 +1,7 @@
 """The table of what was shown where: each component on each distribution and CPU architecture.
 
-A cell has the number of a reason where the catalog has a plan with the component for no GPU. Else it is what docs/dev/shown.yml
-says, and planned where that says nothing.
+A cell has the number of a reason where the catalog has a plan with the component for no GPU. Else it is what
+docs/dev/shown.yml says, and planned where that says nothing.
 """
 
 from __future__ import annotations

@@ -156,7 +156,9 @@ def matrix(catalog: Catalog) -> str:
 def support(catalog: Catalog) -> str:
     """Return the short form: a row for each generation, a column for each distribution release but EL's."""
     found = _short_columns(catalog)
-    return _short_table({name: cells for name, architecture, own, cells in found if own and architecture == ARCHITECTURE})
+    return _short_table(
+        {name: cells for name, architecture, own, cells in found if own and architecture == ARCHITECTURE}
+    )
 
 
 def elsewhere(catalog: Catalog) -> str:
@@ -173,7 +175,7 @@ def elsewhere(catalog: Catalog) -> str:
 
 
 def _short_columns(catalog: Catalog) -> Iterator[tuple[str, str, bool, list[str]]]:
-    """Yield the file of each distribution release with an architecture, whether more than plans is made, and its cells."""
+    """Yield the file of each distribution, an architecture, whether more than a plan is made there, and its cells."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows(catalog):
         parts = row.plan.components if row.plan.ok else Components()
