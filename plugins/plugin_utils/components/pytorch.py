@@ -279,7 +279,7 @@ CHOICE = Choice(
 TRITON_BUILD_MISSING = FindingSpec(
     "triton-build-missing",
     "Warning: the host lacks the C compiler or the Python headers with which this PyTorch compiles operations "
-    "(Triton). None is installed with `gpu_stack_scope=frameworks`, or for a Python that is not the distribution's",
+    "(Triton), and none is installed",
     "Ask the machine's administrator for the packages that the message names; for another Python, install its "
     "headers from where that Python came from",
 )

@@ -47,15 +47,14 @@ DATA = "smoke_train_data_directory"
 WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD, TEMPORARY)  # a small file system of their own
 DISK_FULL = FindingSpec(
     "disk-full",
-    "A file system has too little space for what is downloaded and installed on it, plus 1 GiB. `/boot` needs space "
-    "for another initramfs with the driver in it, `/var/tmp` for its build, `/tmp` (or `TMPDIR`) for apt and compilers",
+    "A file system has too little space for what is downloaded and installed on it, plus 1 GiB; `/boot`, "
+    "`/var/tmp` and `/tmp` (or `TMPDIR`) for initramfs, apt and compilers",
     "Free space, or enlarge it; for `/tmp`, or `gpu_stack_environment: {TMPDIR: /var/tmp}`",
 )
 EXTRA_SIZE_UNKNOWN = FindingSpec(
     "extra-size-unknown",
-    "Warning: the package index does not state the size of packages of `gpu_stack_tensorflow_extra` or "
-    "`gpu_stack_pytorch_extra`, or their lock is of an older release of gpuhost: the check for disk space leaves "
-    "them out",
+    "Warning: the check for disk space leaves out packages of your own whose size the index does not state, or "
+    "whose lock is of an older gpuhost",
     "None needed if `/opt/gpuhost/environments` has space for them; for an old lock, remove it from "
     "`gpu_stack_locks`, and the next run resolves it again",
 )

@@ -32,14 +32,13 @@ KERNEL_COMPILER_MISSING = FindingSpec(
 )
 PROXMOX = FindingSpec(
     "proxmox",
-    "The host runs a kernel of Proxmox and has none, as a container on a hypervisor, and modules are to be built; "
-    "or it is the hypervisor itself",
+    "A kernel of Proxmox, on the hypervisor or in a container of it, for which modules are to be built",
     "`nvidia_driver_load_module: false`; on a hypervisor, a virtual machine",
 )
 NEXT_BOOT_UNKNOWN = FindingSpec(
     "next-boot-unknown",
-    "Warning: GRUB's configuration does not tell which kernel it boots next, such as with a `GRUB_DEFAULT` that is "
-    "not in its menu; modules are built and checked for the running kernel",
+    "Warning: GRUB's configuration does not tell which kernel it boots next; modules are built and checked for "
+    "the running one",
     "Set `GRUB_DEFAULT` to an entry of the menu and type `sudo update-grub`",
 )
 FINDINGS = (KERNEL_HEADERS_MISSING, KERNEL_COMPILER_MISSING, PROXMOX, NEXT_BOOT_UNKNOWN)

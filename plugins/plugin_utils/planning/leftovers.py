@@ -36,9 +36,8 @@ RUNFILE_INSTALL = FindingSpec(
 )
 STALE_REPOSITORY = FindingSpec(
     "stale-repository",
-    "Another source defines the same repository with another `Signed-By`, which apt refuses; or apt would take a "
-    "planned package from a source of others. Once that is installed, or where the other source does not win: "
-    "a warning",
+    "Another source has the same repository with another `Signed-By`, which apt refuses, or apt would take a "
+    "planned package from others (a warning where it would not)",
     "Lower the pin, or remove the file, that the message names, or `-e gpu_stack_leftovers=remove`",
 )
 FINDINGS = (RUNFILE_INSTALL, STALE_REPOSITORY)

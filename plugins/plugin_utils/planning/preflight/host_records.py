@@ -39,8 +39,8 @@ def check_newer_state(context: Context, findings: Findings) -> None:
 
 PROBE_INCOMPLETE = FindingSpec(
     "probe-incomplete",
-    "gpuhost could not read which kernels are installed, and has to build modules for them. Another unread part of the "
-    "host is a warning, and the plan is made as if it were not there",
+    "gpuhost could not read which kernels are installed, and has to build modules for them; another unread "
+    "part of the host is a warning",
     "By cause, in the message",
 )
 _VERIFIED = "plan of the verified configuration: "  # the part of the probe
@@ -135,8 +135,8 @@ def _is_kept(context: Context, field: str, before: str) -> bool:
 
 UNDONE_BEFORE = FindingSpec(
     "undone-before",
-    "The same versions were installed on this host, and undone, because checks that had passed before failed; a "
-    "warning where the host does not reboot for them",
+    "The same versions were undone on this host, because checks failed that had passed before; a warning where "
+    "it would not reboot for them",
     "The report of that run has what the checks found: request other versions; or repair the host, and to try once "
     "more, type on it: sudo rm /var/lib/gpuhost/undone.json",
 )

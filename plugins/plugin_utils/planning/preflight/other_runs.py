@@ -9,8 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.m
 
 OTHER_RUN = FindingSpec(
     "other-run",
-    "Another run has been changing this host for longer than `gpu_stack_wait`; nothing is planned for what "
-    "is there between two of its steps. A run of another controller that was killed is taken for dead after two hours",
+    "Another run has been changing this host for longer than `gpu_stack_wait`",
     f"wait until it has ended, or longer with {LONGER}; if you know that it was killed on another controller, remove "
     f"{run_lock.RECORD}.json in the host's state directory ({store.DIRECTORY})",
 )
@@ -23,8 +22,7 @@ def check_other_run(context: Context, findings: Findings) -> None:
 
 TRANSACTION_RUNNING = FindingSpec(
     "transaction-running",
-    "A package transaction of gpuhost has been running for longer than `gpu_stack_wait`: of another controller, or "
-    "of a run that lost its connection or was killed",
+    "A package transaction of gpuhost has been running for longer than `gpu_stack_wait`",
     f"wait until it has ended, or longer with {LONGER}",
 )
 TRANSACTION_ENDED = FindingSpec(

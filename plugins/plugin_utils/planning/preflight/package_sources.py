@@ -11,8 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.m
 
 REPOSITORY_UNREADABLE = FindingSpec(
     "repository-unreadable",
-    "NVIDIA's repository cannot be read from the host, and packages of it have to be installed (a warning if none "
-    "has to be): no name server, a proxy's password or certificate, a wrong clock, no signature",
+    "NVIDIA's repository cannot be read from the host, and packages of it have to be installed (else a warning)",
     "By cause, in the message; it comes before anything is changed",
 )
 REPOSITORY_DISABLED = FindingSpec(

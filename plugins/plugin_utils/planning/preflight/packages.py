@@ -27,8 +27,7 @@ APT_BUSY = FindingSpec(
 )
 PACKAGES_BROKEN = FindingSpec(
     "packages-broken",
-    "dpkg left packages of others between two states, or their dependencies are not met, and the planned packages "
-    "do not meet them: apt would change them, too",
+    "Packages of others are half installed, or their dependencies are not met: apt would change them, too",
     any_of(lambda words: words.FINISH),
 )
 DPKG_INTERRUPTED = FindingSpec(
@@ -105,15 +104,14 @@ def check_holds(context: Context, findings: Findings) -> None:
 
 TRANSACTION_REFUSED = FindingSpec(
     "transaction-refused",
-    "By the simulation of the planned packages, with the lists as they are, apt would remove packages of others or "
-    "install another kernel, or it finds no solution",
+    "In the simulation apt would remove packages of others or install another kernel, or finds no solution",
     "By cause, in the message",
 )
 
 CANNOT_GO_BACK = FindingSpec(
     "cannot-go-back",
-    "A package would be replaced that no repository offers any more, and that cannot be packed again from its files, "
-    "since one of them is missing: neither a rollback nor the teardown could restore it",
+    "A package would be replaced that neither a rollback nor the teardown could restore: no repository offers "
+    "it, and files of it are missing",
     "Install it again, add a repository that offers it, or accept that with `gpu_stack_accept_no_return`",
 )
 

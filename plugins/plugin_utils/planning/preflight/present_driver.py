@@ -107,8 +107,8 @@ def check_pending_reboot(context: Context, findings: Findings) -> None:
 
 DKMS_LEFTOVER = FindingSpec(
     "dkms-leftover",
-    "Warning: DKMS still has a module of a removed package, which lacks its source, so that DKMS builds no module "
-    "for a new kernel, or is another version of the driver, which DKMS builds, too",
+    "Warning: DKMS still has a module of a removed package without its source, so that it builds none for a new "
+    "kernel; or it still has another version of the driver",
     "`sudo dkms remove NAME/VERSION --all`; where dkms refuses because the source is gone, "
     "`sudo rm -r /var/lib/dkms/NAME/VERSION`",
 )
@@ -138,8 +138,8 @@ def check_dkms_leftovers(context: Context, findings: Findings) -> None:
 
 MODULES_OF_OTHERS = FindingSpec(
     "modules-of-others",
-    "ZFS or DOCA-OFED depend on kernel modules that DKMS builds beside the driver, or that the driver is built "
-    "against, or modules such as gdrdrv and nvidia-fs are built against the driver, and it changes (a warning)",
+    "The driver changes beside modules that depend on it or are built with it (a warning): ZFS, DOCA-OFED, gdrdrv, "
+    "nvidia-fs",
     "`dkms status` and a reboot while the console can be reached; `modprobe nvidia_peermem` for GPUDirect RDMA; "
     "`sudo dkms build --force NAME/VERSION && sudo dkms install --force NAME/VERSION` after the change",
 )

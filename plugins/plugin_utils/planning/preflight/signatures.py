@@ -116,8 +116,8 @@ def _own_enrolment(signing: SigningCertificate) -> str:
 
 MODULE_SIGNATURES = FindingSpec(
     "module-signatures",
-    "Without Secure Boot, the kernel loads only modules with a signature that it trusts (`module.sig_enforce`, "
-    "lockdown, `CONFIG_MODULE_SIG_FORCE`), and it does not trust the key that signs the modules of DKMS",
+    "Without Secure Boot, the kernel loads only modules that it trusts (`module.sig_enforce`, lockdown, "
+    "`CONFIG_MODULE_SIG_FORCE`), and not those of DKMS",
     "Remove the option that the message names, and reboot; or have the kernel trust the key, by way of "
     "[the firmware](secure-boot.md#signatures-without-secure-boot) if there is one",
 )
