@@ -69,7 +69,7 @@ class Findings:
 
 @dataclasses.dataclass(frozen=True)
 class FindingSpec:
-    """The description of a finding of the preflight: a row of docs/preflight.md, and the default remedy of its problem.
+    """The description of a finding of the preflight: a row of docs/troubleshooting.md, and its default remedy.
 
     meaning: when it is found; it begins with `Warning: ` where it is never a problem.
     remedy: what to do. Where that depends on the host, each problem has its own, and this one says it for all hosts.

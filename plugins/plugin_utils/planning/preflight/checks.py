@@ -32,7 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight i
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context, Options, Preflight
 
-# In the order of the table of docs/preflight.md.
+# In the order in which they are asked.
 FINDINGS = (
     *run_user.FINDINGS,
     *host_records.FINDINGS,
