@@ -49,7 +49,9 @@ import atexit
 import json
 import os
 import secrets
+import shutil
 import sys
+import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -64,6 +66,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import (
     about,
+    earlier,
     junit,
     live,
     measurements,
@@ -115,6 +118,8 @@ class CallbackModule(CallbackBase):
         self.process = os.getpid()
         self.play_hosts: list[str] = []
         self.same_as: dict[str, str] = {}  # hosts that failed as another one did, which says why
+        self.stage = ""  # of the play that runs; empty in plays of others
+        self.begun: dict[tuple[str, str], float] = {}  # by host and stage: time.monotonic()
         self.changing: set[str] = set()  # hosts on which a rollback or a teardown runs
         self.failed: set[str] = (
             set()
@@ -164,7 +169,9 @@ class CallbackModule(CallbackBase):
         # The statistics of v2_playbook_on_stats lack hosts that no task reached, such as those of an interrupted run.
         variables = play.get_variable_manager().get_vars(play=play)
         self.play_hosts = list(variables.get("ansible_play_hosts_all", ()))
-        if Path(play.get_path().rsplit(":", 1)[0]).resolve().parent == no_hosts.PLAYBOOKS:
+        file = Path(play.get_path().rsplit(":", 1)[0]).resolve()
+        self.stage = file.stem.strip("_").replace("_", " ") if file.parent == no_hosts.PLAYBOOKS else ""
+        if self.stage:
             self._list_hosts()
 
     def _list_hosts(self) -> None:
@@ -184,13 +191,18 @@ class CallbackModule(CallbackBase):
         name = host.get_name()
         if name in self.evidence:
             self.evidence[name]["running"] = task.get_name()
+        self.begun.setdefault((name, self.stage), time.monotonic())
         if task.action == STATE_ACTION and task.args.get("action") == "restore" and not context.CLIARGS.get("check"):
             self.changing.add(name)
 
     def _ended(self, result: Any) -> str:
         """Return the host of a result; its task runs no more."""
         host: str = result.host.get_name()
-        self.evidence.get(host, {}).pop("running", None)
+        kept = self.evidence.get(host, {})
+        kept.pop("running", None)
+        if self.stage:
+            seconds = time.monotonic() - self.begun.get((host, self.stage), time.monotonic())
+            kept.setdefault("stages", {})[self.stage] = round(seconds, 1)
         self.changing.discard(host)
         return host
 
@@ -282,6 +294,7 @@ class CallbackModule(CallbackBase):
         shown = {"plan", "failure", *(("running",) if interrupted else ())}
         if not any(shown & set(kept) for kept in self.evidence.values()):
             return
+        self._keep_what_earlier_runs_trained()
         mode = report.RunMode(bool(context.CLIARGS.get("check")), interrupted)
         summary = report.build_report(self.run, self.evidence, mode, about.about(self.started, context.CLIARGS))
         table = rendering.table(summary)
@@ -298,6 +311,34 @@ class CallbackModule(CallbackBase):
             terminal.show("\n" + table.rstrip("\n"))
         if self.writable:
             terminal.show(f"Report: {self.folder / 'report.md'} (report.html for a browser)")
+            checked = [escaping.for_file_name(host) for host, kept in self.evidence.items() if "verify" in kept]
+            if checked:
+                folder = checked[0] if len(checked) == 1 else "*"
+                terminal.show(f"Certificate{'s' * (len(checked) > 1)}: {self.folder / folder / pages.CERTIFICATE}")
+
+    def _keep_what_earlier_runs_trained(self) -> None:
+        """Complete the evidence of hosts that were checked and not changed, so that it is not poorer than the last."""
+        for host, kept in self.evidence.items():
+            if "verify" not in kept or kept.get("changed"):
+                continue
+            name = escaping.for_file_name(host)
+            before = self.folder.parent / "hosts" / name
+            left = {}
+            for framework, training in earlier.trainings(before).items():
+                own = kept.get(TRAINING_FILES.get(framework, ""))
+                found = earlier.completed(own, training)
+                if found is training:
+                    left[framework] = training
+                elif found:
+                    self._keep_training(host, found)
+                recording = before / f"smoke_train_{framework}"
+                if found and self.writable and recording.is_dir():
+                    try:
+                        shutil.copytree(recording, self.folder / name / recording.name)
+                    except OSError as error:
+                        self._stop_writing(str(error))
+            if left:
+                self._keep(host, earlier.FILE, left)
 
     def _write_pages(self, summary: report.Report) -> None:
         self._write_page(pages.RUN_PAGE, partial(pages.run_page, summary))

@@ -101,6 +101,7 @@ def probe(
         may_write={path: system.may_write(root, path) for path in OWN_FOLDERS},
         distribution=distribution,
         architecture=machine,
+        machine=attempt("DMI", lambda: system.machine(root)),
         cpu=attempt("CPU", lambda: system.cpu(root)),
         kernel=kernel,
         python=attempt("python", lambda: system.python(root)),

@@ -176,6 +176,9 @@ probe:
     architecture:
       description: The machine as C(uname -m) prints it.
       type: str
+    machine:
+      description: C(vendor), C(model) and (for root) C(serial) of the machine, from its firmware; null without DMI.
+      type: dict
     cpu:
       description: C(model) of the processor, and C(flags) of all processors as in F(/proc/cpuinfo); null on Arm.
       type: dict

@@ -10,9 +10,14 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
+from tests.browser import printed
 from tests.unit.plugin_utils.report import page_cases
 
-CERTIFICATES = {"verified": "hopper-1/certificate.html", "one_of_ten": "hopper-4/certificate.html"}
+CERTIFICATES = {
+    "verified": "hopper-1/certificate.html",
+    "simulated": "hopper-1/certificate.html",
+    "one_of_ten": "hopper-4/certificate.html",
+}
 PAGES = [*((case, "report.html") for case in ("one_of_ten", "hostile")), *CERTIFICATES.items()]
 HOSTILE = "%3Cscript%3Ealert(1)%3C%2Fscript%3E/certificate.html"
 A4_WIDTH = 688  # CSS pixels of 210 mm without the margins of 14 mm
@@ -117,6 +122,53 @@ def test_a_page_prints_on_a4_and_nothing_is_cut(opened: Open, case: str, name: s
     boxes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", document)
     pages = len(re.findall(rb"/Type /Page\b(?!s)", document))
     assert {(round(float(width)), round(float(height))) for width, height in boxes} <= {(595, 842), (596, 842)}
-    assert 1 <= pages <= 7, pages
-    assert found.page.is_visible(".sign") == (name != "report.html")
+    assert 1 <= pages <= 8, pages
     assert found.page.evaluate("getComputedStyle(document.body).color") == "rgb(26, 31, 38)"  # dark ink on white paper
+
+
+@pytest.mark.parametrize(("case", "name"), CERTIFICATES.items())
+def test_the_first_page_of_a_certificate_sums_up_a_host_with_eight_gpus_in_10_points(
+    opened: Open, case: str, name: str
+) -> None:
+    found = opened(case, name, width=A4_WIDTH)
+    found.page.emulate_media(media="print")
+    sizes = found.page.evaluate(
+        """() => [...document.querySelectorAll(".top, .summary, .top *, .summary *")]
+          .filter((each) => [...each.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
+          .map((each) => parseFloat(getComputedStyle(each).fontSize))"""
+    )
+    assert min(sizes) >= 13.33  # CSS pixels
+    first, second, *_rest = printed.pages(found.page.pdf(prefer_css_page_size=True))
+    appendix = re.compile(r"(2/\d)(SIMULATED)?(GPUsGPUName|Whatneedsattention)")
+    assert appendix.match(second)
+    counted = {"verified": "58passed0failed0deferred1skipped", "simulated": "42passed0failed0deferred17skipped"}
+    machine = "SupermicroSYS-821GE-TNHRSerialnumberS411795X3A12345"
+    copies = "55.556.33890"  # of GPU 2
+    lowest = "392" if case != "one_of_ten" else "187below"
+    for words in (
+        counted.get(case, "52passed1withawarning3failed1unknown0deferred1skipped"),
+        machine,
+        *(gpu["serial"] for gpu in page_cases.gpus(8)),
+        f"21650923000002{copies}{lowest}",
+        "595.71.05(open)595.71.05✓",
+        "13.2.113.2✓",
+        "All-reduceofNCCL:478GB/s",
+        "TensorFlow:pass,8replicas,loss2.41to0.43" if case != "one_of_ten" else "Nosmoketrainingwasrun.",
+        "plan0:21,provision6:12,verify1:04,smoketrain1:28",
+    ):
+        assert words in first, words
+    assert ("AcceptedbyDate" in first) == (case == "verified")
+
+
+@pytest.mark.parametrize("name", ["hopper-1/certificate.html", "report.html"])
+def test_a_simulated_host_is_watermarked_on_each_page_and_is_not_plainly_verified(opened: Open, name: str) -> None:
+    """Printed without backgrounds, as browsers do by default."""
+    found = opened("simulated", name)
+    assert found.page.is_visible(".watermark")
+    said = f"{found.page.title()} {found.page.inner_text('body')}"
+    assert said.count("verified (simulated)") == len(re.findall("verified", said)) > 1
+    assert "certificate" not in said.lower()
+    sheets = printed.pages(found.page.pdf(prefer_css_page_size=True))
+    assert [sheet.count("SIMULATED") for sheet in sheets] == [1] * len(sheets)
+    real = opened("verified", name)
+    assert "SIMULATED" not in "".join(printed.pages(real.page.pdf(prefer_css_page_size=True)))

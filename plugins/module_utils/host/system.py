@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Read a host's kernels, Python, compiler and disk space. Runs on the managed host."""
+"""Read a host's machine, kernels, Python, compiler and disk space. Runs on the managed host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from typing import Iterable
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Cpu, DiskSpace, Kernel, Python, Toolchain
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import (
+    Cpu,
+    DiskSpace,
+    Kernel,
+    Machine,
+    Python,
+    Toolchain,
+)
 
 MOUNTS = (
     "/",
@@ -28,6 +35,12 @@ MOUNTS = (
 )
 TEMPORARY = "/tmp"  # of apt, DKMS and the compiler, unless TMPDIR is set
 CPUS = "/proc/cpuinfo"
+DMI = "/sys/class/dmi/id/"
+# Without spaces, as in systemd's 20-dmi-id.hwdb, and their like for a serial number.
+_UNFILLED = (
+    *("defaultstring", "n/a", "o.e.m.", "oem", "systemmanufacturer", "systemname", "systemproductname"),
+    *("tobefilledbyo.e.m.", "systemserialnumber", "notspecified"),
+)
 OSRELEASE = "/proc/sys/kernel/osrelease"
 _CPU_FLAGS = re.compile(r"^flags[ \t]*:(.*)$", re.MULTILINE)
 _CPU_MODEL = re.compile(r"^model name[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -38,6 +51,21 @@ _IN_MEMORY = ("tmpfs", "ramfs", "rootfs")
 _OVERLAYROOT = re.compile(r"(?:^|\s)(overlayroot=[\"']?tmpfs\S*)")
 _LIVE = re.compile(r"(?:^|\s)(boot=(?:live|casper))(?=\s|$)")
 _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+def machine(root: str) -> Machine | None:
+    """Return what the firmware says of the machine; None without DMI."""
+    said = [_of_firmware(root, name) for name in ("sys_vendor", "product_name", "product_serial")]
+    return Machine(*said) if any(said) else None
+
+
+def _of_firmware(root: str, name: str) -> str:
+    """Return a text of DMI, empty where its maker left it as it was, or root alone may read it (serial numbers)."""
+    try:
+        text = (files.read_text(root, DMI + name) or "").strip()
+    except PermissionError:
+        return ""
+    return "" if text.replace(" ", "").lower() in _UNFILLED else text
 
 
 def cpu(root: str) -> Cpu | None:

@@ -22,6 +22,15 @@ class Distribution:
 
 
 @dataclasses.dataclass(frozen=True)
+class Machine:
+    """What the firmware says of the machine (DMI); serial: empty where the probe does not run as root."""
+
+    vendor: str = ""
+    model: str = ""
+    serial: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class KernelRelease:
     """What a host says about a kernel.
 

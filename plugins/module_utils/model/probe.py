@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import (
     Gpu,
     GuestSetting,
     Kernel,
+    Machine,
     NvSwitch,
     Pcie,
     Python,
@@ -70,6 +71,7 @@ class Probe:
     may_write: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     distribution: Distribution | None = None
     architecture: str = ""
+    machine: Machine | None = None
     cpu: Cpu | None = None
     kernel: Kernel | None = None
     python: Python | None = None

@@ -232,6 +232,8 @@ def _without_people(probed: dict[str, Any], mask: Mask) -> dict[str, Any]:
             process[field] = mask.value("PROCESS", str(process.get(field) or ""))
     for lock in (probed.get("package_manager") or {}).get("locks") or []:
         lock["command"] = mask.value("PROCESS", str(lock.get("command") or ""))
+    if machine := probed.get("machine"):
+        machine["serial"] = mask.value("SERIAL", machine["serial"])
     # Errors of programs, which name hosts and addresses as they like.
     if (probed.get("repository") or {}).get("error"):
         probed["repository"]["error"] = mask.text(probed["repository"]["error"])

@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.plots import 
 from markupsafe import Markup
 
 WIDTH, HEIGHT = 340, 165  # as wide as a telephone's screen, so that text is never smaller than it is written
+SMALL = (170, 84)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 20, 34
 _BUCKETS = 80  # of a line; of each the lowest and the highest point are drawn, so that no peak is lost
 _COLOURS = 8  # classes of the style sheet: c0, c1, ...
@@ -24,11 +25,38 @@ Point = tuple[float, float | None]
 _Scale = Callable[[float], float]
 
 
-def chart(panel: Panel, xlabel: str, regions: Sequence[Region] = (), title: str = "") -> Markup:
+def charts(panel: Panel, xlabel: str, regions: Sequence[Region] = ()) -> list[Markup]:
+    """Return one panel as an `svg` element, or as a small one for each line where one would hide another."""
+    if not any(_hides(*pair) for pair in itertools.combinations(panel.series.values(), 2)):
+        return [chart(panel, xlabel, regions)]
+    values = [_finite(y) for points in panel.series.values() for _unused, y in points]
+    limits = _limits([y for y in values if y is not None], panel.limits)
+    return [
+        chart(Panel({name: points}, f"{name.partition(' ')[0]} {panel.ylabel}", limits=limits), "", regions, "", number)
+        for number, (name, points) in enumerate(panel.series.items())
+    ]
+
+
+def _hides(one: Sequence[Point], other: Sequence[Point]) -> bool:
+    """Return whether most of a line lies on another one."""
+    there = dict(other)
+    pairs = [(y, found) for x, y in one if y is not None and (found := there.get(x)) is not None]
+    return 2 * sum(math.isclose(y, found, rel_tol=0.01) for y, found in pairs) > len(pairs)
+
+
+def chart(
+    panel: Panel,
+    xlabel: str,
+    regions: Sequence[Region] = (),
+    title: str = "",
+    only: int | None = None,
+) -> Markup:
     """Return one panel as an `svg` element; empty without any value.
 
     The lines have the classes c0, c1, ... in the order of the series, the regions those of their labels.
+    only: the number of the one line of a small chart.
     """
+    size = width, height = (WIDTH, HEIGHT) if only is None else SMALL
     lines = [[(x, _finite(y)) for x, y in points] for points in panel.series.values()]
     values = [y for points in lines for _unused, y in points if y is not None]
     moments = [x for points in lines for x, _unused in points]
@@ -39,19 +67,19 @@ def chart(panel: Panel, xlabel: str, regions: Sequence[Region] = (), title: str 
     end = end if end > start else start + 1
 
     def across(x: float) -> float:
-        return _LEFT + (x - start) / (end - start) * (WIDTH - _LEFT - _RIGHT)
+        return _LEFT + (x - start) / (end - start) * (width - _LEFT - _RIGHT)
 
     def up(y: float) -> float:
-        return HEIGHT - _BOTTOM - (y - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
+        return height - _BOTTOM - (y - low) / (high - low) * (height - _TOP - _BOTTOM)
 
-    parts = [*_regions(regions, start, end, across), *_axes(low, high, start, end, across, up)]
-    for number, points in enumerate(lines):
+    parts = [*_regions(regions, start, end, across, height), *_axes(low, high, start, end, across, up, size)]
+    for number, points in enumerate(lines, only or 0):
         path = _path([(across(x), None if y is None else up(y)) for x, y in points])
         parts.append(Markup('<path class="line c{}" d="{}"/>').format(number % _COLOURS, path))
     parts.append(Markup('<text x="0" y="12">{}</text>').format(panel.ylabel))
-    parts.append(Markup('<text class="end" x="{}" y="{}">{}</text>').format(WIDTH - _RIGHT, HEIGHT - 4, xlabel))
+    parts.append(Markup('<text class="end" x="{}" y="{}">{}</text>').format(width - _RIGHT, height - 4, xlabel))
     label = f"{title or panel.ylabel}: from {_shown(min(values))} to {_shown(max(values))}"
-    box = f"0 0 {WIDTH} {HEIGHT}"
+    box = f"0 0 {width} {height}"
     return Markup('<svg viewBox="{}" role="img" aria-label="{}">{}</svg>').format(box, label, Markup("").join(parts))
 
 
@@ -81,23 +109,26 @@ def _shown(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value + 0:.3g}"
 
 
-def _axes(low: float, high: float, start: float, end: float, across: _Scale, up: _Scale) -> Iterator[Markup]:
-    for value in _ticks(low, high, 4):
+def _axes(
+    low: float, high: float, start: float, end: float, across: _Scale, up: _Scale, size: tuple[int, int]
+) -> Iterator[Markup]:
+    width, height = size
+    for value in _ticks(low, high, 4 if size != SMALL else 2):
         y = f"{up(value):.1f}"
-        yield Markup('<path class="grid" d="M{} {}H{}"/>').format(_LEFT, y, WIDTH - _RIGHT)
+        yield Markup('<path class="grid" d="M{} {}H{}"/>').format(_LEFT, y, width - _RIGHT)
         yield Markup('<text class="end" x="{}" y="{:.1f}">{}</text>').format(_LEFT - 5, up(value) + 3.5, _shown(value))
-    for value in _ticks(start, end, 5):
+    for value in _ticks(start, end, 5 if size != SMALL else 3):
         yield Markup('<text class="mid" x="{:.1f}" y="{}">{}</text>').format(
-            across(value), HEIGHT - _BOTTOM + 14, _shown(value)
+            across(value), height - _BOTTOM + 14, _shown(value)
         )
 
 
-def _regions(regions: Sequence[Region], start: float, end: float, across: _Scale) -> Iterator[Markup]:
+def _regions(regions: Sequence[Region], start: float, end: float, across: _Scale, height: int) -> Iterator[Markup]:
     for region in regions:
         left, right = across(max(region.start, start)), across(min(region.end, end))
         kind = region.label if region.label in _SHADED else "other"
         yield Markup('<path class="region {}" d="M{:.1f} {}H{:.1f}V{}H{:.1f}Z"/>').format(
-            kind, left, _TOP, right, HEIGHT - _BOTTOM, left
+            kind, left, _TOP, right, height - _BOTTOM, left
         )
 
 

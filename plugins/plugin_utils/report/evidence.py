@@ -196,13 +196,17 @@ class HostEvidence:
     What the callback knows without a file: changed: this run began to change the host; recorded: it then recorded the
     configuration as verified, by which rollback.yml ends without a training; running: the task that had no
     result yet; spared_for: the refused hosts, or those whose change failed, because of which this
-    one was left unchanged.
+    one was left unchanged; stages: how many seconds each stage of the run took.
+
+    earlier: by framework, the training of an earlier run where this one has none of its own.
     """
 
     changed: bool = False
     recorded: bool = False
     running: str | None = None
     spared_for: tuple[str, ...] | None = None
+    stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    earlier: Mapping[str, TrainingEvidence] = dataclasses.field(default_factory=dict)
     probe: Probe | None = None
     plan: Plan | None = None
     diff: DiffEvidence | None = None

@@ -12,22 +12,32 @@ import dataclasses
 import functools
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import jinja2
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import STACK, Check
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, REUSED, UNKNOWN, WARN
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
+    DEFERRED,
+    FAIL,
+    PASS,
+    REUSED,
+    SKIP,
+    TABLE,
+    UNKNOWN,
+    WARN,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_file_name, for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import Bandwidth
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import charts, plots
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import charts, plots, rendering
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.live import clock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements import significant
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
-    CHECKED,
     FAILED,
     NOT_CHANGED,
     NOT_RUN,
@@ -66,13 +76,13 @@ def run_page(report: Report) -> str:
         for warning in host.warnings
     )
     labels = [f"#hosts td:nth-of-type({number})::before{{content:'{head}'}}" for number, head in enumerate(columns, 2)]
-    verdicts = [(name, sum(host.status == name for host in report.hosts)) for name in reversed(VERDICTS)]
+    verdicts = Counter(host.verdict for host in sorted(report.hosts, key=lambda host: -VERDICTS.index(host.status)))
     return _render(
         "report.html.j2",
         style=f"@media screen and (max-width:45rem){{{''.join(labels)}}}",
         script=_source("report.js"),
         report=report,
-        verdicts=[(name, number) for name, number in verdicts if number],
+        verdicts=verdicts.items(),
         findings=findings[:_FINDINGS],
         more=max(len(findings) - _FINDINGS, 0),
         simulated=_shared((line, number) for number, host in enumerate(report.hosts) for line in host.simulated),
@@ -80,6 +90,8 @@ def run_page(report: Report) -> str:
         more_warnings=max(len(warnings) - _FINDINGS, 0),
         columns=columns,
         rows=rows,
+        changed=_shared((line, number) for number, host in enumerate(report.hosts) for line in rendering.changed(host)),
+        following=rendering.following(report),
     )
 
 
@@ -91,13 +103,29 @@ def certificate(report: Report, host: HostReport, recordings: Recordings | None 
         host=host,
         gpus=host.gpu_text,
         labels=_LABELS,
+        counts=[
+            (name, outcome.word, host.checks.counts.get(name, 0))
+            for name, outcome in TABLE.items()
+            if host.checks.counts.get(name) or name in (PASS, FAIL, SKIP, DEFERRED)
+        ],
+        rates={**_COPIES, "peer": "To other GPUs, lowest"},
+        slowest={card.index: _slowest(host.bandwidths, card.index) for card in host.cards},
+        seconds=[(stage, seconds) for stage, seconds in host.stages.items() if seconds >= 1],
         attention=[entry.check for entry in (*host.checks.failed, *_other(host, UNKNOWN, WARN, DEFERRED))],
         reused=[entry.check for entry in _other(host, REUSED)],
         groups=_check_groups(host),
         copies=_copies(host.bandwidths),
         peers=_peers(host.bandwidths),
         all_reduce=[_rate(row) for row in host.bandwidths if row.kind == "all_reduce"],
-        trainings=[_Training(each, (recordings or {}).get(each.framework, ())) for each in host.trainings],
+        trainings=[
+            _Training(each, (recordings or {}).get(each.framework, ()), each in host.earlier)
+            for each in (*host.trainings, *host.earlier)
+        ],
+        skipped=_by_text(
+            ("; ".join(filter(None, (each.check.found, each.check.reason))) or "not recorded", each.check.id)
+            for each in host.checks.skipped
+        ),
+        drift=_by_text(("; ".join(reasons), name) for name, reasons in host.drift.items()),
     )
 
 
@@ -120,7 +148,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals.update(host_page=host_page)
-    environment.filters.update(time=_time, clip=_clip, prose=_prose, significant=significant)
+    environment.filters.update(time=_time, clock=clock, clip=_clip, prose=_prose, significant=significant)
     return environment
 
 
@@ -295,14 +323,22 @@ def _other(host: HostReport, *outcomes: str) -> list[PartCheck]:
 
 
 def _check_groups(host: HostReport) -> list[tuple[str, list[Check]]]:
-    """Return all checks by their group: the part before the dot, of a training its name."""
+    """Return the checks that were not skipped by their group: the part before the dot, of a training its name."""
     groups: dict[str, list[Check]] = {}
     names = {part.training_file: part.training for part in FRAMEWORKS}
-    for outcome in ("failed", "other", *(name for name in CHECKED if name not in ("failed", "other"))):
+    for outcome in ("failed", "other", "passed"):
         for entry in getattr(host.checks, outcome):
             group = names.get(entry.part) or entry.check.id.partition(".")[0]
             groups.setdefault(group, []).append(entry.check)
     return sorted(groups.items(), key=lambda item: (item[0] in names.values(), _ORDER.get(item[0], len(_ORDER))))
+
+
+def _by_text(texts: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Return each text once, with the names of which it is said."""
+    names: dict[str, list[str]] = {}
+    for text, name in texts:
+        names.setdefault(text, []).append(name)
+    return list(names.items())
 
 
 _ORDER = {name: number for number, name in enumerate(("driver", "gpu", "cuda", "packages", "env"))}
@@ -356,19 +392,30 @@ def _rates(rows: list[tuple[int, list[Rate | None]]], heads: list[str]) -> Rates
     return Rates(columns, rows)
 
 
+def _slowest(rows: Sequence[Bandwidth], gpu: str) -> dict[str, Rate]:
+    """Return the lowest rate of a GPU by kind; between GPUs, of those where it is the source."""
+    found: dict[str, Bandwidth] = {}
+    for row in rows:
+        if row.gb_per_second is not None and row.kind != "all_reduce" and [*map(str, row.gpus)][:1] == [gpu]:
+            known = found.get(row.kind)
+            found[row.kind] = min(known or row, row, key=lambda each: (not each.below, each.gb_per_second or 0))
+    return {kind: _rate(row) for kind, row in found.items()}
+
+
 class _Training:
     """A training with its facts and charts."""
 
-    def __init__(self, training: TrainingEvidence, recording: Sequence[plots.Row]) -> None:
+    def __init__(self, training: TrainingEvidence, recording: Sequence[plots.Row], is_earlier: bool) -> None:
         self.training = training
+        self.is_earlier = is_earlier
         self.label = _LABELS.get(training.framework, training.framework)
         self.facts = [(name, value) for name, value in _facts(training) if value]
         self.loss = _loss_chart(training)
-        self.monitor: list[Markup] = []
+        self.monitor: list[list[Markup]] = []
         self.lines: list[str] = []
         if recording:
             panels, regions, xlabel = plots.monitor_panels(recording)
-            self.monitor = [charts.chart(panel, xlabel, regions) for panel in panels]
+            self.monitor = [charts.charts(panel, xlabel, regions) for panel in panels]
             self.lines = _short(list(dict.fromkeys(name for panel in panels for name in panel.series)))
 
 

@@ -42,13 +42,13 @@ _OUTCOMES = {name: outcome.word for name, outcome in TABLE.items()}
 
 def markdown(report: Report) -> str:
     """Return the content of report.md."""
-    lines = [f"# GPU hosts: {report.status}", ""]
+    lines = [f"# GPU hosts: {report.verdict}", ""]
     if report.simulated:
         lines += [f"**Simulated:** {for_markdown_lines('; '.join(report.simulated))}.", ""]
     lines += [line for note in report.notes for line in (f"**{note}.**", "")]
     lines += _about_markdown(report)
     if report.hosts:
-        rows = [[host.host, host.status, host.gpu_text, _why(host)] for host in report.hosts]
+        rows = [[host.host, host.verdict, host.gpu_text, _why(host)] for host in report.hosts]
         lines += [*_table(["Host", "Status", "GPUs", "Why"], rows), ""]
     else:
         lines += ["No evidence of any host: nothing was run.", ""]
@@ -72,7 +72,7 @@ def _about_markdown(report: Report) -> list[str]:
 
 
 def _host_markdown(host: HostReport) -> list[str]:
-    lines = [f"## {for_markdown(host.host)}: {host.status}", ""]
+    lines = [f"## {for_markdown(host.host)}: {host.verdict}", ""]
     lines += _list(host.reasons)
     if host.simulated:
         lines += [f"Simulated: {for_markdown_lines('; '.join(host.simulated))}.", ""]
@@ -203,7 +203,7 @@ def table(report: Report) -> str:
     rows = [head, *(_summary_row(host, names) for host in report.hosts if host.host in shown)]
     columns = [column for column in zip(*rows, strict=True) if set(column[1:]) - _NO_VALUE]
     lines += text_table([[for_terminal(cell) for cell in row] for row in zip(*columns, strict=True)])
-    if rest := Counter(host.status for host in report.hosts if host.host not in shown):
+    if rest := Counter(host.verdict for host in report.hosts if host.host not in shown):
         verdicts = ", ".join(f"{number} {verdict}" for verdict, number in rest.items())
         lines.append(f"and {rest.total()} more hosts: {verdicts} (the report lists them)")
     if report.hosts:
@@ -212,17 +212,17 @@ def table(report: Report) -> str:
     for host in report.hosts:
         damage = [f"{state}: {text}" for state, text in host.damage.rows() if state != "left"]
         remedies = [f"remedy for {problem.code}: {problem.remedy}" for problem in host.problems if problem.remedy]
-        for text in (*host.reasons, *remedies, *_failures(host), *damage, *_changed(host)):
+        for text in (*host.reasons, *remedies, *_failures(host), *damage, *changed(host)):
             said.setdefault(text, []).append(host.host)
     lines += [f"{_hosts(names)}: {text}" for text, names in said.items()]
     lines += [f"{note}." for note in report.notes]
     took = f" after {report.about.duration}" if report.about else ""
-    lines.append(f"Overall: {report.status}" + (took if report.hosts else ", nothing was run"))
-    lines += _next(report)
+    lines.append(f"Overall: {report.verdict}" + (took if report.hosts else ", nothing was run"))
+    lines += following(report)
     return for_terminal("\n".join(lines))
 
 
-def _next(report: Report) -> list[str]:
+def following(report: Report) -> list[str]:
     """Return what to type next, if that follows from the verdict."""
     command = report.about.command if report.about else ""
     if report.status == VERIFIED:
@@ -240,7 +240,7 @@ def _summary_row(host: HostReport, names: Sequence[str]) -> list[str]:
     gpus = ", ".join(f"{gpu.count} x {gpu.name.removeprefix('NVIDIA ')}" for gpu in host.gpus) or host.gpu_text
     counts = {outcome: number for outcome, number in host.checks.counts.items() if number and outcome != SKIP}
     checks = ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in counts.items())
-    return [host.host, host.status, gpus, *versions, checks or NOT_RUN, _speeds(host)]
+    return [host.host, host.verdict, gpus, *versions, checks or NOT_RUN, _speeds(host)]
 
 
 def _proof(report: Report) -> str:
@@ -265,7 +265,7 @@ def _failures(host: HostReport) -> Iterator[str]:
         yield f"{len(host.checks.failed) - _FAILURES} more checks failed: see the report"
 
 
-def _changed(host: HostReport) -> Iterator[str]:
+def changed(host: HostReport) -> Iterator[str]:
     """Yield what this run has changed, if it was not undone."""
     if host.changes.state == MADE:
         restored, again = len(host.changes.restored), len(host.drift)

@@ -15,6 +15,7 @@ unreachable, failed: what Ansible calls so; a refused host has failed, with its 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -23,7 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Component, PackagedComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Machine, Pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import CheckedGpu, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import (
     DEFERRED,
@@ -102,6 +103,12 @@ class ComponentRow:
     measured: str
     left_out: str = ""
 
+    @property
+    def as_planned(self) -> bool:
+        """Whether the measured version is the planned one, of which software may tell the first parts alone."""
+        planned, measured = (re.split(r"[ ,+]", text)[0] for text in (self.resolved, self.measured))
+        return measured[:1].isdigit() and f"{planned}.".startswith(f"{measured}.")
+
 
 @dataclasses.dataclass(frozen=True)
 class PartCheck:
@@ -174,7 +181,8 @@ class ChangeReport:
 class HostReport:
     """One host; status: its verdict, with the reasons for it; evidence: `present` or `not run` by name.
 
-    running: the task that was interrupted, which may continue on the host; drift: why each part was to be applied
+    running: the task that was interrupted, which may continue on the host; drift: why each part was to be applied;
+    stages: the seconds of each; earlier: trainings of earlier runs, where this one has none of its own
     """
 
     host: str
@@ -184,6 +192,8 @@ class HostReport:
     running: str | None = None
     distribution: str = NOT_RUN
     kernel: str = NOT_RUN
+    machine: Machine | None = None
+    stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
     evidence: Mapping[str, str] = dataclasses.field(default_factory=dict)
     simulated: tuple[str, ...] = ()
     gpus: tuple[GpuKind, ...] = ()
@@ -191,12 +201,18 @@ class HostReport:
     components: tuple[ComponentRow, ...] = ()
     checks: CheckReport = CheckReport({})
     trainings: tuple[TrainingEvidence, ...] = ()
+    earlier: tuple[TrainingEvidence, ...] = ()
     drift: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     damage: DamageReport = DamageReport()
     changes: ChangeReport = ChangeReport()
     bandwidths: tuple[Bandwidth, ...] = ()
     problems: tuple[Problem, ...] = ()
     warnings: tuple[PlanWarning, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """The status as people read it."""
+        return _verdict_text(self)
 
     @property
     def gpu_text(self) -> str:
@@ -206,8 +222,8 @@ class HostReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the host's part of report.json."""
-        trainings = [_training_json(training) for training in self.trainings]
-        return {**to_json(self), "checks": self.checks.to_json(), "trainings": trainings}
+        trainings = {name: list(map(_training_json, getattr(self, name))) for name in ("trainings", "earlier")}
+        return {**to_json(self), "checks": self.checks.to_json(), **trainings}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +247,11 @@ class Report:
     about: About | None = None
 
     @property
+    def verdict(self) -> str:
+        """The status as people read it."""
+        return _verdict_text(self)
+
+    @property
     def on_simulated_values(self) -> int:
         """How many checks passed on values of a simulated driver."""
         return sum(host.checks.on_simulated_values for host in self.hosts)
@@ -244,6 +265,11 @@ class Report:
             **simulated,
             "hosts": [host.to_json() for host in self.hosts],
         }
+
+
+def _verdict_text(of: HostReport | Report) -> str:
+    """Return a verdict in which nobody takes a simulation for a host that is verified."""
+    return f"{VERIFIED} (simulated)" if of.status == VERIFIED and of.simulated else of.status
 
 
 def build_report(
@@ -303,6 +329,8 @@ def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -
         running=evidence.running if mode.interrupted else None,
         distribution=(probe.distribution.pretty_name if probe and probe.distribution else "") or NOT_RUN,
         kernel=(probe.kernel.running if probe else None) or NOT_RUN,
+        machine=probe.machine if probe else None,
+        stages=evidence.stages,
         evidence={name: "present" if _has(evidence, name) else NOT_RUN for name in EVIDENCE},
         simulated=_simulated(evidence),
         gpus=_gpus(evidence),
@@ -310,6 +338,7 @@ def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -
         components=tuple(row for part in registry.PARTS for row in _rows(part, evidence)),
         checks=_checks(evidence),
         trainings=tuple(training for training in evidence.trainings.values() if training.was_run),
+        earlier=tuple(evidence.earlier.values()),
         drift=evidence.drift or {},
         damage=_damage(evidence),
         changes=_changes(evidence),

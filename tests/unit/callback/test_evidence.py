@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.ansible_runs import empty_apt
+from tests.unit.plugin_utils.report.test_earlier import OF_A_RUN, REUSED
 
 PROJECT = Path(__file__).resolve().parents[3]
 ENABLED = {"ANSIBLE_CALLBACKS_ENABLED": "gpuhost.stack.evidence"}
@@ -503,6 +504,50 @@ def test_only_a_run_with_a_result_becomes_the_latest(tmp_path, plays, words, sta
     assert (reports / "latest").resolve() == (run if is_result else reports / "before")
     assert (reports / "hosts/good").resolve() == (run if is_result else reports / "before") / "good"
     assert ("Check mode: nothing was changed or recorded" in (run / "report.md").read_text()) == ("--check" in words)
+
+
+def test_a_run_without_a_training_keeps_the_last_one(tmp_path):
+    """First one that only checks, then one that reuses it: loss and recording are in the folder of each."""
+    reports = tmp_path / "reports"
+    trained = reports / "before/good"
+    (trained / "smoke_train_tensorflow").mkdir(parents=True)
+    (trained / "smoke_train.json").write_text(json.dumps(OF_A_RUN))
+    (trained / "smoke_train_tensorflow/monitor.csv").write_text("seconds,gpu,mark\n")
+    (reports / "hosts").mkdir()
+    (reports / "hosts/good").symlink_to("../before/good")
+    reused = {"action": "reused", "reason": "r", "result": REUSED}
+    decided = f"ansible.builtin.set_fact: {{gpu_stack_trainings: {json.dumps({'tensorflow': reused})}}}"
+    for plays, name in ((VERIFY, "earlier"), (f"{VERIFY}    - {decided}\n", "smoke_train")):
+        answer = play(tmp_path, plays, hosts="good,")
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        kept = reports / "hosts/good"
+        assert kept.resolve() != trained
+        found = json.loads((kept / f"{name}.json").read_text())
+        assert found.get("tensorflow", found)["loss"]["history"] == [2.41, 1.32]
+        assert (kept / "smoke_train_tensorflow/monitor.csv").exists()
+        page = (kept / "certificate.html").read_text()
+        assert ("of an earlier run</h2>" in page) == (name == "earlier")
+        assert "loss of 2 steps" in page
+        (host,) = report(kept.resolve().parent)["hosts"]
+        assert [each["status"] for each in host["trainings"]] == ([] if name == "earlier" else ["reused"])
+        assert answer.stdout.splitlines()[-1] == f"Certificate: {kept.resolve()}/certificate.html"
+
+
+def test_several_certificates_are_named_by_a_pattern(tmp_path):
+    answer = play(tmp_path, VERIFY, hosts="a,b,")
+    assert answer.stdout.splitlines()[-1] == f"Certificates: {last(tmp_path)}/*/certificate.html"
+
+
+def test_a_run_knows_how_long_each_of_its_stages_took(tmp_path):
+    """Of this collection's playbooks: what other plays do in between is no stage."""
+    inventory = {"gpu_hosts": {"hosts": {"localhost": {"ansible_connection": "local", "gpu_stack_expect_gpus": 0}}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+    plays = f"- ansible.builtin.import_playbook: {PROJECT}/playbooks/plan.yml\n{VERIFY}"
+    answer = play(tmp_path, plays, hosts="hosts.json", **empty_apt(tmp_path / "apt"))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    (host,) = report(last(tmp_path))["hosts"]
+    assert list(host["stages"]) == ["plan"]
+    assert 0 < host["stages"]["plan"] < 600
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "may_write",
         "distribution",
         "architecture",
+        "machine",
         "cpu",
         "kernel",
         "python",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, Machine
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
 from tests.unit.module_utils.host_files import link, put
@@ -37,6 +37,27 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
         initramfs_mib=3,
         build_jobs=int(subprocess.run(["nproc"], capture_output=True, check=True).stdout),
     )
+
+
+def test_the_machine_is_what_its_firmware_says(tmp_path: Path) -> None:
+    """Without the texts that a maker did not fill in, and without the serial number where that is for root alone."""
+    assert system.machine(str(tmp_path)) is None
+    for name, text in (("sys_vendor", "Supermicro"), ("product_name", "Default string"), ("product_serial", "S411")):
+        put(tmp_path, f"/sys/class/dmi/id/{name}", f"{text}\n")
+    assert system.machine(str(tmp_path)) == Machine("Supermicro", "", "S411")
+
+
+def test_the_serial_number_of_a_machine_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "/sys/class/dmi/id/product_name", "SYS-821GE\n")
+    read = system.files.read_text
+
+    def denied(root: str, path: str) -> str | None:
+        if path.endswith("product_serial"):
+            raise PermissionError(path)
+        return read(root, path)
+
+    monkeypatch.setattr(system.files, "read_text", denied)
+    assert system.machine(str(tmp_path)) == Machine("", "SYS-821GE")
 
 
 def test_an_image_that_vanishes_meanwhile_is_not_counted(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def of_a_host(root: Path) -> Any:
         "/sys/module/module/parameters/sig_enforce": "Y\n",
         "/proc/mounts": "pool / zfs rw 0 0\n",
         "/proc/cpuinfo": "model name\t: A\nflags\t\t: fpu avx2\n",
+        "/sys/class/dmi/id/sys_vendor": "Supermicro\n",
         "/proc/42/comm": "python3\n",
         "/dev/nvidiactl": "",
         "/etc/pve/.version": "{}",

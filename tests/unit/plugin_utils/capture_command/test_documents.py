@@ -25,6 +25,7 @@ from tests.unit.plugin_utils.components.test_adoption import host
 
 SECRETS = (
     "hunter2",
+    "S4U7R9",
     "dgx-07",
     "corp.net",
     "svc_train",
@@ -92,6 +93,7 @@ def root(tmp_path: Path) -> Path:
     put(tmp_path, "/proc/sys/kernel/hostname", "dgx-07\n")
     put(tmp_path, "/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 dgx-07.corp.net dgx-07\n")
     put(tmp_path, "/etc/passwd", "root:x:0:0::/root:/bin/sh\nsvc_train:x:1001:1001::/home/mallory:/bin/sh\n")
+    put(tmp_path, "/sys/class/dmi/id/product_serial", "S4U7R9\n")
     put(tmp_path, "/proc/cmdline", "root=UUID=5f3c9f2a-1111-2222-3333-444455556666 ip=10.1.2.3 token=hunter2 quiet\n")
     put(tmp_path, "/etc/default/grub", 'GRUB_CMDLINE_LINUX="console=tty0" # dgx-07\n')
     put(tmp_path, "/home/mallory/bin/python3.12", "#!/bin/sh\n")

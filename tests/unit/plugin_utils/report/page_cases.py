@@ -23,6 +23,7 @@ RUN = About(
     "0.1.0",
     "1a2b3c4d5e6f",
 )
+MACHINE = {"vendor": "Supermicro", "model": "SYS-821GE-TNHR", "serial": "S411795X3A12345"}
 SPECS: dict[str, CheckSpec] = {spec.id: spec for group in checks.GROUPS.values() for spec in group.CHECKS}
 # What an inventory or a host may call itself or say.
 HOSTILE = (
@@ -205,7 +206,8 @@ def host(count: int = 8, **changes: Any) -> dict[str, Any]:
             "nvidia_driver": ["driver changes from 580.126.16 to 595.71.05"],
             "packages": ["no complete run is recorded for it"],
         },
-        "probe_after": {**PROBE, "driver": driver},
+        "probe_after": {**PROBE, "driver": driver, "machine": MACHINE},
+        "stages": {"plan": 21.4, "provision": 372.0, "verify": 64.2, "smoke train": 88.0, "leave hosts": 0.1},
         "verify": verify(count),
         "smoke_train": training,
         "changed": True,
@@ -231,6 +233,15 @@ def failures() -> list[Check]:
 def verified() -> Report:
     """Return a run of one host with eight GPUs."""
     return build_report("20261127-161200-a1b2c3d4", {"hopper-1": host()}, about=RUN)
+
+
+def simulated() -> Report:
+    """Return a run of one host whose driver and training data are simulated, with many skips for one reason."""
+    skips = [spec.skip("the driver is simulated") for name, spec in SPECS.items() if name.startswith("gpu.")]
+    checked = {**verify(8, *skips), "simulated": ["GPUs on the PCI bus (simulated)", "NVIDIA driver (simulated)"]}
+    for check in checked["checks"]:
+        check["simulated"] = check["status"] == "pass"
+    return build_report("20261127-161200-a1b2c3d4", {"hopper-1": host(verify=checked)}, about=RUN)
 
 
 def one_of_ten() -> Report:

@@ -34,6 +34,27 @@ def test_a_higher_value_is_further_up_and_a_later_one_further_right() -> None:
     assert high[1] < middle[1] < low[1]
 
 
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ([3.0, 30.0, 300.0], 1),
+        ([10.0, 100.0, 1.0], 2),  # most of it is hidden
+        ([10.01, 100.1, 1000.1], 2),
+        ([None, None, None], 1),
+    ],
+)
+def test_lines_that_would_hide_one_another_have_a_small_chart_each(other: list[float | None], expected: int) -> None:
+    both = {name: list(enumerate(values)) for name, values in (("GPU0 A", [10.0, 100.0, 1000.0]), ("GPU1 A", other))}
+    found = charts.charts(Panel(both, "W"), "s")
+    assert len(found) == expected
+    if expected == 2:
+        labels = [ElementTree.fromstring(each).get("aria-label", "").partition(":")[0] for each in found]
+        assert (labels, [len(lines(each)) for each in found]) == (["GPU0 W", "GPU1 W"], [1, 1])
+        assert ["c0" in found[0], "c1" in found[1]] == [True, True]
+        (first,), (second,) = map(lines, found)
+        assert (other[2] == 1.0) == (second[2][1] > first[2][1]), "they have one scale"
+
+
 def test_each_line_has_the_colour_of_its_place() -> None:
     many = Panel({str(number): [(0.0, 1.0), (1.0, number)] for number in range(10)}, "W")
     assert re.findall(r'class="line (c\d)"', charts.chart(many, "s")) == [

@@ -81,7 +81,7 @@ def test_charts_of_a_certificate() -> None:
     report = build_report("r", {"hopper": page_cases.host(2)}, about=page_cases.RUN)
     labels = re.findall(r'<svg [^>]*aria-label="([^":]*)', certificate(report))
     assert labels[0] == "loss of 60 steps"
-    assert labels[1:4] == ["utilisation (%)", "memory (GiB)", "power (W)"]
+    assert labels[1:5] == ["utilisation (%)", "GPU0 memory (GiB)", "GPU1 memory (GiB)", "power (W)"]
     assert "<svg" not in pages.certificate(report, build_report("r", {"h": evidence()}).hosts[0])
 
 
@@ -131,6 +131,29 @@ def test_reused_evidence_is_said_with_its_time() -> None:
     page = text(certificate(build_report("r", {"h": evidence(smoke_train=training)})))
     assert "Reused: training, trained on 2026-11-20T10:00:00Z." in page
     assert "Outcome reused, trained 2026-11-20 10:00:00 UTC" in page
+
+
+def test_a_training_of_an_earlier_run_is_said_to_be_one() -> None:
+    earlier = {"tensorflow": {**TRAINING, "finished": "2026-11-20T10:00:00Z"}}
+    report = build_report("r", {"h": evidence(smoke_train=None, earlier=earlier)})
+    assert report.hosts[0].status == "not changed"
+    page = text(certificate(report))
+    assert "Smoke training: TensorFlow, of an earlier run Outcome pass, trained 2026-11-20 10:00:00 UTC" in page
+    assert "TensorFlow (earlier run): pass, trained 2026-11-20 10:00:00 UTC, 2 replicas, loss 2.41 to 1.32" in page
+
+
+def test_equal_skips_are_one_line() -> None:
+    page = text(certificate(page_cases.simulated()))
+    assert re.search(r"skipped \d+ checks skip the driver is simulated gpu\.answers, gpu\.recovery, ", page)
+    assert page.count("the driver is simulated") == 1
+    assert "env.sudo skip sudo is not installed" in page
+
+
+def test_the_page_of_a_run_says_what_changed_and_what_is_next() -> None:
+    page = text(pages.run_page(page_cases.verified()))
+    assert "Changes NVIDIA driver 580.126.16 -> 595.71.05, CUDA toolkit 13.2.1," in page
+    command = page_cases.RUN.command.replace("gpu_host.yml", "verify.yml")
+    assert f"Next {command} (checks again)" in page
 
 
 def test_what_is_simulated_is_said_once() -> None:

@@ -70,7 +70,11 @@ def test_markdown_says_what_was_run_and_found(snapshot: SnapshotAssertion) -> No
 def test_what_all_hosts_simulate_is_said_once() -> None:
     simulated = {**PROBE, "simulated": ["PCI devices"]}
     hosts = {name: evidence(probe=simulated, probe_after=simulated) for name in ("a", "b")}
-    assert rendering.table(build_report("r", hosts)).splitlines()[0] == "Simulated: PCI devices"
+    first, _head, row, *_rest, last = rendering.table(build_report("r", hosts)).splitlines()
+    assert first == "Simulated: PCI devices"
+    assert "  verified (simulated)  " in row
+    assert last == "Overall: verified (simulated)"
+    assert rendering.markdown(build_report("r", hosts)).startswith("# GPU hosts: verified (simulated)")
 
 
 def test_a_failure_of_the_host_is_shown_with_the_setting_that_explains_it() -> None:

@@ -10,6 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import render
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     STAGES,
     VERDICTS,
+    ComponentRow,
     RunMode,
     build_report,
     host_report,
@@ -240,6 +241,22 @@ def test_versions_of_each_stage() -> None:
         "tensorflow": ("auto", "2.21.0 (CUDA from wheels)", "2.21.0", TENSORFLOW, "2.21.0, trained"),
         "pytorch": ("none", "left out", "-", "-", "-"),
     }
+
+
+@pytest.mark.parametrize(
+    ("resolved", "measured", "expected"),
+    [
+        ("595.71.05 (open)", "595.71.05", True),
+        ("13.2.1", "13.2", True),
+        ("13.2.1", "13.1", False),
+        ("13.21", "13.2", False),
+        ("2.11.0 (CUDA from wheels)", "2.11.0+cu130, trained", True),
+        ("2.32.3", "-", False),
+        ("not run", "not run", False),
+    ],
+)
+def test_whether_what_was_measured_is_what_was_planned(resolved: str, measured: str, expected: bool) -> None:
+    assert ComponentRow("x", "auto", resolved, "", "", measured).as_planned is expected
 
 
 def test_missing_evidence_is_not_run() -> None:
