@@ -311,7 +311,8 @@ class CallbackModule(CallbackBase):
             terminal.show("\n" + table.rstrip("\n"))
         if self.writable:
             terminal.show(f"Report: {self.folder / 'report.md'} (report.html for a browser)")
-            checked = [escaping.for_file_name(host) for host, kept in self.evidence.items() if "verify" in kept]
+            folders = [escaping.for_file_name(host) for host, kept in self.evidence.items() if "verify" in kept]
+            checked = [name for name in folders if (self.folder / name / pages.CERTIFICATE).exists()]
             if checked:
                 folder = checked[0] if len(checked) == 1 else "*"
                 terminal.show(f"Certificate{'s' * (len(checked) > 1)}: {self.folder / folder / pages.CERTIFICATE}")

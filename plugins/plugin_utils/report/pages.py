@@ -62,6 +62,7 @@ _COPIES = {
     "device_to_host": "Device to host",
     "device_to_device": "Within the device",
 }
+_KINDS = {**_COPIES, "peer": "To other GPUs, lowest"}
 _LABELS = {part.name: part.label for part in PARTS}
 Recordings = Mapping[str, Sequence[plots.Row]]
 
@@ -108,7 +109,7 @@ def certificate(report: Report, host: HostReport, recordings: Recordings | None 
             for name, outcome in TABLE.items()
             if host.checks.counts.get(name) or name in (PASS, FAIL, SKIP, DEFERRED)
         ],
-        rates={**_COPIES, "peer": "To other GPUs, lowest"},
+        rates={kind: head for kind, head in _KINDS.items() if any(row.kind == kind for row in host.bandwidths)},
         slowest={card.index: _slowest(host.bandwidths, card.index) for card in host.cards},
         seconds=[(stage, seconds) for stage, seconds in host.stages.items() if seconds >= 1],
         attention=[entry.check for entry in (*host.checks.failed, *_other(host, UNKNOWN, WARN, DEFERRED))],

@@ -12,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.about import About
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import Report, build_report
 
-from tests.unit.plugin_utils.report.report_cases import FULL_DISK, PLAN, PROBE, TORCH, TRAINING, evidence
+from tests.unit.plugin_utils.report.report_cases import FULL_DISK, PLAN, PROBE, TORCH, TRAINING, WITH_PYTORCH, evidence
 
 RUN = About(
     "2026-11-27T16:12:00Z",
@@ -236,12 +236,14 @@ def verified() -> Report:
 
 
 def simulated() -> Report:
-    """Return a run of one host whose driver and training data are simulated, with many skips for one reason."""
+    """Return a run of one host whose driver is simulated, with both frameworks and many skips for one reason."""
     skips = [spec.skip("the driver is simulated") for name, spec in SPECS.items() if name.startswith("gpu.")]
     checked = {**verify(8, *skips), "simulated": ["GPUs on the PCI bus (simulated)", "NVIDIA driver (simulated)"]}
     for check in checked["checks"]:
         check["simulated"] = check["status"] == "pass"
-    return build_report("20261127-161200-a1b2c3d4", {"hopper-1": host(verify=checked)}, about=RUN)
+    plan = {**WITH_PYTORCH, "gpus": PLAN["gpus"][:1] * 8}
+    one = host(verify=checked, plan=plan, smoke_train_pytorch=TORCH)
+    return build_report("20261127-161200-a1b2c3d4", {"hopper-1": one}, about=RUN)
 
 
 def one_of_ten() -> Report:

@@ -142,6 +142,14 @@ def test_a_training_of_an_earlier_run_is_said_to_be_one() -> None:
     assert "TensorFlow (earlier run): pass, trained 2026-11-20 10:00:00 UTC, 2 replicas, loss 2.41 to 1.32" in page
 
 
+def test_a_summary_has_no_column_without_a_value() -> None:
+    """Such as a desktop's: its GPUs tell no serial number, and nothing was measured between them."""
+    verify = {**page_cases.verify(2), "bandwidths": []}
+    verify["gpus"] = [{**gpu, "serial": None} for gpu in verify["gpus"]]
+    page = text(certificate(build_report("r", {"h": page_cases.host(2, verify=verify)})))
+    assert f"Summary GPU UUID 0 {page_cases.gpus(1)[0]['uuid']} 1 " in page
+
+
 def test_equal_skips_are_one_line() -> None:
     page = text(certificate(page_cases.simulated()))
     assert re.search(r"skipped \d+ checks skip the driver is simulated gpu\.answers, gpu\.recovery, ", page)
