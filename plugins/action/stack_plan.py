@@ -48,7 +48,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
     SIGNING_KEY,
     RoleVariables,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, packages
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, package_sources, packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.plan_screen import Style
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about, durations, live, terminal
@@ -56,7 +56,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import 
 
 PROBE = "gpuhost.stack.gpu_probe"
 TRANSACTION = "gpuhost.stack.package_transaction"
-REFUSED = packages.TRANSACTION_REFUSED.code
+UNSETTLED = (packages.TRANSACTION_REFUSED.code, package_sources.REPOSITORY_UNREADABLE.code)
 REPOSITORY_URL = "nvidia_repo_url"
 ARGUMENTS = {
     "request": {"type": "dict", "required": True},
@@ -180,11 +180,10 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         done = self._execute_module(module_name=TRANSACTION, module_args=arguments, task_vars=variables)
         if not done.get("failed"):
             return None
-        name = load_catalog().words(decision.plan.distribution).NAME
-        remedy = f"solve what {name} reports on the host, then run this again"
-        found = Problem(**done["problem"]) if "problem" in done else Problem(REFUSED, str(done["msg"]), remedy)
+        words = load_catalog().words(decision.plan.distribution)
+        found = Problem(**done["problem"]) if "problem" in done else packages.refused(str(done["msg"]), words)
         # Conflicting sources of others are removed before the transaction, and their packages with them.
-        return None if decision.diff.leftovers.does and found.code == REFUSED else found
+        return None if decision.diff.leftovers.does and found.code in UNSETTLED else found
 
     def _refuse_unknown_tags(self, parts: Iterable[str]) -> None:
         called, known = context.CLIARGS, [*STEP_TAGS, *parts]

@@ -89,7 +89,7 @@ PROBING_ACTIONS = ("gpuhost.stack.gpu_probe", "gpuhost.stack.stack_plan")
 # What a run has of a host that it changed, or on which it measured something.
 RESULTS = {"changed", "verify", *TRAINING_FILES.values()}
 # A run that only plans ends with the path of its report; with one of these it also prints the summary.
-SUMMARIZED = ("verify", *TRAINING_FILES.values(), "failure", "changed")
+SUMMARIZED = ("verify", *TRAINING_FILES.values(), "failure", "changed", "torn_down")
 
 
 UNREAD = "The output of this run is not read any more, so the run ends before its next task, as by Ctrl-C."
@@ -214,7 +214,9 @@ class CallbackModule(CallbackBase):
         """Keep module results and facts that are evidence."""
         host, found = self._ended(result), result.result
         if "probe" in found and result.task.action in PROBING_ACTIONS:
-            self._keep(host, "probe_after" if "probe" in self.evidence.get(host, {}) else "probe", found["probe"])
+            # Without a plan it is a rollback or teardown, which looks twice before it begins.
+            is_after = {"probe", "plan"} <= set(self.evidence.get(host, {}))
+            self._keep(host, "probe_after" if is_after else "probe", found["probe"])
         is_rolled_back = {"failure", "restored"} <= set(self.evidence.get(host, {}))
         if "verify" in found and result.task.action == "gpuhost.stack.gpu_verify":
             is_before = bool(found.get("invocation", {}).get("module_args", {}).get("before_change"))
@@ -222,12 +224,8 @@ class CallbackModule(CallbackBase):
             self._keep(host, name, found["verify"])
         if found.get("restored"):
             self._keep(host, "restored", {"changes": found["restored"], "warnings": found["warnings_of_restore"]})
-        if result.task.action == STATE_ACTION and not context.CLIARGS.get("check"):
-            action = found.get("invocation", {}).get("module_args", {}).get("action")
-            # The baseline is recorded right before the first change of a run, whether it was known already or not.
-            if action == "record_baseline" or (action == "restore" and found["changed"]):
-                self.evidence[host]["changed"] = True
-            self.evidence[host]["recorded"] = action == "record_verified"
+        if result.task.action == STATE_ACTION:
+            self._keep_state(host, found)
         for fact, value in {**(found.get("decided") or {}), **(found.get("ansible_facts") or {})}.items():
             if fact in FACTS:
                 self._keep(host, FACTS[fact], value)
@@ -241,6 +239,21 @@ class CallbackModule(CallbackBase):
                 for training in value.values():
                     if training["result"]:  # reused or deferred: no other result will come
                         self._keep_training(host, training["result"])
+
+    def _keep_state(self, host: str, found: Any) -> None:
+        """Remember what the records of a host say of a run."""
+        kept, arguments = self.evidence[host], found.get("invocation", {}).get("module_args", {})
+        action = arguments.get("action")
+        if action == "restore" and arguments["to"] == "baseline":
+            kept["torn_down"] = found["available"]
+        if context.CLIARGS.get("check"):
+            return
+        # The baseline is recorded right before the first change of a run, whether it was known already or not.
+        if action == "record_baseline" or (action == "restore" and found["changed"]):
+            kept["changed"] = True
+        if action == "record_applied":
+            kept["applied"] = True
+        kept["recorded"] = action == "record_verified"
 
     def _keep_training(self, host: str, result: Any) -> None:
         self._keep(host, TRAINING_FILES[result["framework"]], result)
@@ -291,7 +304,7 @@ class CallbackModule(CallbackBase):
 
     def _report(self, interrupted: bool) -> None:
         self._say_why()
-        shown = {"plan", "failure", *(("running",) if interrupted else ())}
+        shown = {"plan", "failure", "torn_down", *(("running",) if interrupted else ())}
         if not any(shown & set(kept) for kept in self.evidence.values()):
             return
         self._keep_what_earlier_runs_trained()

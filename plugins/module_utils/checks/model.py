@@ -220,15 +220,22 @@ def summary(checks: list[Check], unknown: str = FAIL, answers: Answers | None = 
 
 
 def failure_message(evidence: dict[str, Any]) -> str:
-    """Return one line for each check that keeps the host from being verified."""
-    lines = []
+    """Return a line for each check that keeps the host from being verified; what several say is said once."""
+    groups: dict[str, dict[str, list[str]]] = {}  # the ids by what was found, by what to do about it
     for check in evidence["checks"]:
+        remedy, said = "", ""
         if check["status"] == FAIL:
             reason = "The host is the reason: %(setting)s. " % check if check.get("setting") else ""
-            lines.append("%(id)s: found %(found)s, expected %(expected)s. " % check + reason + "%(remedy)s" % check)
+            remedy, said = reason + check["remedy"], ": found %(found)s, expected %(expected)s." % check
         elif check["status"] in (UNKNOWN, DEFERRED):
-            lines.append("%(id)s is %(status)s: %(reason)s" % check)
-    return "\n".join(lines) or "nothing was measured"
+            said = " is %(status)s: %(reason)s" % check
+        if said:
+            groups.setdefault(remedy, {}).setdefault(said, []).append(check["id"])
+    lines = []
+    for remedy, found in groups.items():
+        texts = ["%s%s" % (", ".join(ids), said) for said, ids in found.items()]
+        lines += texts[:-1] + ["%s %s" % (texts[-1], remedy)] if len(texts) == 1 else [*texts, remedy]
+    return "\n".join(line.rstrip() for line in lines if line) or "nothing was measured"
 
 
 @dataclass(frozen=True)

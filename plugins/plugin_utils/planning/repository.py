@@ -96,6 +96,20 @@ OTHER = Cause(
 )
 
 
+# What apt and dnf print of a file that they could not download.
+_DOWNLOAD = re.compile(r"^(?:E: Failed to fetch|Err:\d|.*(?:Cannot|Failed to) download) ?.*$", re.MULTILINE)
+
+
 def cause(error: str) -> Cause:
     """Return what a message of apt means."""
     return next((known for known in CAUSES if re.search(known.pattern, error)), OTHER)
+
+
+def failed_download(message: str) -> tuple[str, Cause] | None:
+    """Return the line about a file that a package manager could not download, and why; None if it failed otherwise."""
+    found = _DOWNLOAD.findall(message)
+    if not found:
+        return None
+    line = next((line for line in found if line.startswith("E: ")), found[0])
+    why = cause(line)
+    return line.removeprefix("E: "), cause(message) if why is OTHER else why

@@ -175,9 +175,10 @@ class TrainingEvidence:
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """restored.json: what a rollback changed on the host."""
+    """restored.json: what a rollback or teardown changed on the host; warnings: what it has left, and why."""
 
     changes: tuple[Any, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,8 +194,10 @@ class Failure:
 class HostEvidence:
     """All evidence of one host, by the names of the files; trainings: by framework.
 
-    What the callback knows without a file: changed: this run began to change the host; recorded: it then recorded the
-    configuration as verified, by which rollback.yml ends without a training; running: the task that had no
+    What the callback knows without a file: changed: this run began to change the host; applied: it then recorded what
+    it applied, which no host does with damage; recorded: it recorded the
+    configuration as verified, by which rollback.yml ends without a training; torn_down: whether the teardown found a
+    baseline, None where it did not get there; running: the task that had no
     result yet; spared_for: the refused hosts, or those whose change failed, because of which this
     one was left unchanged; stages: how many seconds each stage of the run took.
 
@@ -202,6 +205,8 @@ class HostEvidence:
     """
 
     changed: bool = False
+    applied: bool = False
+    torn_down: bool | None = None
     recorded: bool = False
     running: str | None = None
     spared_for: tuple[str, ...] | None = None
@@ -230,6 +235,11 @@ class HostEvidence:
     def newest_probe(self) -> Probe | None:
         """The probe after the change, or else the one before it."""
         return self.probe_after or self.probe
+
+    @property
+    def is_repaired(self) -> bool:
+        """Whether the newest probe is from before what this run has repaired."""
+        return self.applied and self.probe_after is None
 
     @property
     def problems(self) -> tuple[Problem, ...]:

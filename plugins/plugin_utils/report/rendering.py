@@ -22,6 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
     NOT_CHANGED,
     NOT_RUN,
     STAGES,
+    TORN_DOWN,
     VERDICTS,
     VERIFIED,
     CheckReport,
@@ -73,7 +74,7 @@ def _about_markdown(report: Report) -> list[str]:
 
 def _host_markdown(host: HostReport) -> list[str]:
     lines = [f"## {for_markdown(host.host)}: {host.verdict}", ""]
-    lines += _list(host.reasons)
+    lines += _list(list(_reasons(host)))
     if host.simulated:
         lines += [f"Simulated: {for_markdown_lines('; '.join(host.simulated))}.", ""]
     lines += [for_markdown_lines(f"{host.distribution}, kernel {host.kernel}. GPUs: {host.gpu_text}."), ""]
@@ -118,12 +119,18 @@ def _check_tables(checks: CheckReport) -> list[str]:
     def table(title: str, head: list[str], rows: list[list[str | None]]) -> list[str]:
         return [title, "", *_table(head, rows), ""] if rows else []
 
-    failed = [[c.id, c.found, c.expected, _cause(c), c.remedy] for c in _checks(checks.failed)]
+    own = [[c.id, c.found, c.expected, _cause(c), c.remedy] for c in _checks(checks.failed, symptoms=False)]
+    symptoms = [
+        [entry.check.id, entry.check.found or entry.check.reason, "; ".join(entry.symptom_of)]
+        for entry in (*checks.failed, *checks.other)
+        if entry.symptom_of
+    ]
     skipped = [[c.id, c.reason or c.remedy or "see what was found", c.found] for c in _checks(checks.skipped)]
-    other = [[c.id, c.status, c.found, c.reason or c.remedy] for c in _checks(checks.other)]
+    other = [[c.id, c.status, c.found, c.reason or c.remedy] for c in _checks(checks.other, symptoms=False)]
     passed = [[c.id, c.found] for c in _checks(checks.passed)]
     return [
-        *table("Failed:", ["Check", "Found", "Expected", "Cause", "Remedy"], failed),
+        *table("Symptoms:", ["Check", "Found", "Follows from"], symptoms),
+        *table("Failed:", ["Check", "Found", "Expected", "Cause", "Remedy"], own),
         *table("Skipped:", ["Check", "Reason", "Found"], skipped),
         *table("Other outcomes:", ["Check", "Outcome", "Found", "Reason or remedy"], other),
         *table("Passed:", ["Check", "Found"], passed),
@@ -135,8 +142,8 @@ def _cause(check: Check) -> str | None:
     return f"{check.cause}: {check.setting}" if check.setting else check.cause
 
 
-def _checks(entries: tuple[PartCheck, ...]) -> list[Check]:
-    return [entry.check for entry in entries]
+def _checks(entries: tuple[PartCheck, ...], symptoms: bool = True) -> list[Check]:
+    return [entry.check for entry in entries if symptoms or not entry.symptom_of]
 
 
 # Training -------------------------------------------------------------------------------------------------------
@@ -206,13 +213,13 @@ def table(report: Report) -> str:
     if rest := Counter(host.verdict for host in report.hosts if host.host not in shown):
         verdicts = ", ".join(f"{number} {verdict}" for verdict, number in rest.items())
         lines.append(f"and {rest.total()} more hosts: {verdicts} (the report lists them)")
-    if report.hosts:
+    if any(host.status != TORN_DOWN for host in report.hosts):
         lines.append(_proof(report))
     said: dict[str, list[str]] = {}
     for host in report.hosts:
         damage = [f"{state}: {text}" for state, text in host.damage.rows() if state != "left"]
         remedies = [f"remedy for {problem.code}: {problem.remedy}" for problem in host.problems if problem.remedy]
-        for text in (*host.reasons, *remedies, *_failures(host), *damage, *changed(host)):
+        for text in (*_reasons(host), *remedies, *_failures(host), *damage, *changed(host)):
             said.setdefault(text, []).append(host.host)
     lines += [f"{_hosts(names)}: {text}" for text, names in said.items()]
     lines += [f"{note}." for note in report.notes]
@@ -228,7 +235,7 @@ def following(report: Report) -> list[str]:
     if report.status == VERIFIED:
         checks = re.sub(r"\bgpu_host(\.yml)?(?= |$)", r"verify\1", command, count=1)
         return [f"Next: {checks}   (checks again)"] if checks != command else []
-    if not command or report.status == NOT_CHANGED:
+    if not command or report.status in (NOT_CHANGED, TORN_DOWN):
         return []
     is_refused = report.status == FAILED or "..." in command  # a remedy may be another command
     return ["Next: solve that, then run the command again" if is_refused else f"Next: {command}"]
@@ -250,9 +257,22 @@ def _proof(report: Report) -> str:
     return f"Checks: {checks}." + ("" if is_trained else f" Smoke training: {NOT_RUN}.")
 
 
+def _reasons(host: HostReport) -> Iterator[str]:
+    """Yield the reasons, each with what to do about it."""
+    for reason in host.reasons:
+        yield reason
+        if reason in host.remedies:
+            yield host.remedies[reason]
+
+
 def _failures(host: HostReport) -> Iterator[str]:
-    """Yield what failed, with the remedy, so that it stands at the end of a long log."""
-    for check in _checks(host.checks.failed)[:_FAILURES]:
+    """Yield what failed, but for symptoms, with the remedy, so that it stands at the end of a long log.
+
+    What several checks say is said once.
+    """
+    said: dict[str, list[str]] = {}
+    for entry in host.checks.failed:
+        check = entry.check
         parts = [
             ("", check.found),
             ("expected ", check.expected),
@@ -260,14 +280,17 @@ def _failures(host: HostReport) -> Iterator[str]:
             ("remedy: ", check.remedy),
         ]
         text = "; ".join(f"{label}{value}" for label, value in parts if value)
-        yield " ".join(f"{check.id}: {text}".split())
-    if len(host.checks.failed) > _FAILURES:
-        yield f"{len(host.checks.failed) - _FAILURES} more checks failed: see the report"
+        if not entry.symptom_of:
+            said.setdefault(" ".join(text.split()), []).append(check.id)
+    for text, checks in list(said.items())[:_FAILURES]:
+        yield f"{', '.join(checks)}: {text}"
+    if rest := list(said.values())[_FAILURES:]:
+        yield f"{sum(map(len, rest))} more checks failed: see the report"
 
 
 def changed(host: HostReport) -> Iterator[str]:
     """Yield what this run has changed, if it was not undone."""
-    if host.changes.state == MADE:
+    if host.changes.state == MADE and host.status != TORN_DOWN:
         restored, again = len(host.changes.restored), len(host.drift)
         changes = [*map(_change, host.changes.components), *host.changes.removed]
         changes += [f"{restored} packages, files and settings were restored"] if restored else []

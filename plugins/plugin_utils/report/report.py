@@ -7,6 +7,7 @@ verified: every check and every training of what is planned passed, or was answe
     had no answer with gpu_stack_unknown=warn, which marks the host, or was deferred on a host that was verified before
     and not changed since
 not changed: nothing was changed, and not everything was verified: a plan, check mode, a host spared because of another
+torn down: the teardown restored the baseline
 pending: changed by this run or an earlier one, and not verified since
 unknown: a check, or one of a training, had no answer
 unreachable, failed: what Ansible calls so; a refused host has failed, with its problems as reasons
@@ -43,11 +44,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes i
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import Bandwidth, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import Damage
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import causes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.about import About
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
     ComponentDiff,
     DiffEvidence,
+    Failure,
     HostEvidence,
+    Restored,
     TrainingEvidence,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.known_bad import SECURITY_FLOOR
@@ -56,13 +60,19 @@ SCHEMA = 2
 EVIDENCE = ("probe", "plan", "preflight", "probe_after", "verify", *registry.TRAINING_FILES.values())
 STAGES = ("requested", "resolved", "installed", "loaded", "measured")
 NOT_RUN, NOT_RECORDED, LEFT_OUT, NO_PLAN, NOTHING = "not run", "not recorded", "left out", "no plan", "-"
-VERDICTS = ("verified", "not changed", "pending", "unknown", "unreachable", "failed")
-VERIFIED, NOT_CHANGED, PENDING, UNANSWERED, UNREACHABLE, FAILED = VERDICTS
+VERDICTS = ("verified", "torn down", "not changed", "pending", "unknown", "unreachable", "failed")
+VERIFIED, TORN_DOWN, NOT_CHANGED, PENDING, UNANSWERED, UNREACHABLE, FAILED = VERDICTS
 _CHECKED = {"verify": "verify", **{part.training_file: part.training for part in registry.FRAMEWORKS}}
 _TRAINING_FIELDS = (
     *("status", "finished", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce"),
     *("agreement", "monitor", "counters", "cluster", "virtual", "replica_kind", "proves", "proves_not"),
 )
+_DAMAGED, _WAITS = "damaged: ", "pending: "  # how reasons begin, and what to do about them
+_REMEDIES = {
+    _DAMAGED: "remedy for the damage: playbooks/gpu_host.yml repairs it; gpu_stack_accept_damage accepts what is meant",
+    _WAITS: "remedy for the pending change: playbooks/gpu_host.yml with the request of that change completes and "
+    "verifies it; playbooks/rollback.yml restores the last verified configuration",
+}
 _VARIANTS = {"wheel": "CUDA from wheels", "system": "CUDA of the system"}
 
 
@@ -112,14 +122,16 @@ class ComponentRow:
 
 @dataclasses.dataclass(frozen=True)
 class PartCheck:
-    """A check and the evidence that it is from."""
+    """A check and the evidence that it is from; symptom_of: what a failure follows from, see causes.py."""
 
     part: str
     check: Check
+    symptom_of: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the check as the evidence has it, with its part."""
-        return {"part": self.part, **self.check.to_dict()}
+        symptom = {"symptom_of": list(self.symptom_of)} if self.symptom_of else {}
+        return {"part": self.part, **self.check.to_dict(), **symptom}
 
 
 CHECKED = ("passed", "failed", "skipped", "other")
@@ -154,8 +166,9 @@ class DamageReport:
     accepted: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the state and the message of each."""
-        return [(state, text) for state, found in vars(self).items() for text in found.values()]
+        """Return the state and the message of each, which says of what is repaired how it is now."""
+        told = {name: causes.repaired(name, text) for name, text in self.repaired.items()}
+        return [(state, text) for state, found in {**vars(self), "repaired": told}.items() for text in found.values()]
 
 
 # Whether the changes of a plan were made: not begun, begun and not completed, undone by a rollback, completed.
@@ -181,6 +194,7 @@ class ChangeReport:
 class HostReport:
     """One host; status: its verdict, with the reasons for it; evidence: `present` or `not run` by name.
 
+    remedies: what to do, by the reason; those of problems and of single checks are theirs.
     running: the task that was interrupted, which may continue on the host; drift: why each part was to be applied;
     stages: the seconds of each; earlier: trainings of earlier runs, where this one has none of its own
     """
@@ -188,6 +202,7 @@ class HostReport:
     host: str
     status: str
     reasons: tuple[str, ...]
+    remedies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     changed: bool = False
     running: str | None = None
     distribution: str = NOT_RUN
@@ -325,6 +340,7 @@ def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -
         host=name,
         status=status,
         reasons=tuple(reasons),
+        remedies=_remedies(evidence, status, reasons),
         changed=evidence.changed,
         running=evidence.running if mode.interrupted else None,
         distribution=(probe.distribution.pretty_name if probe and probe.distribution else "") or NOT_RUN,
@@ -357,9 +373,11 @@ def _has(evidence: HostEvidence, name: str) -> bool:
 def _damage(evidence: HostEvidence) -> DamageReport:
     """Return what the plan found, and what the probe after the change still finds."""
     probe = evidence.newest_probe
-    if probe is None:
+    if probe is None or evidence.torn_down:
         return DamageReport()
     now = Damage.of(probe.applied)
+    if evidence.is_repaired:
+        return DamageReport(now.left, {}, now.accepted)
     before = Damage.of(evidence.probe.applied).left if evidence.probe else {}
     known = now.left.keys() | now.accepted.keys()
     return DamageReport({name: text for name, text in before.items() if name not in known}, now.left, now.accepted)
@@ -376,24 +394,30 @@ def _checked(evidence: HostEvidence) -> Iterable[tuple[str, VerifyEvidence | Tra
 
 
 def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
-    """Return the verdict and all reasons, the worst first."""
-    failure = evidence.failure
-    message = [f"{failure.task}: {failure.message}".strip()] if failure else []
+    """Return the verdict and all reasons, causes first, then the worst."""
+    failure, left = evidence.failure, _damage(evidence).left
+    message = [_told(failure)] if failure else []
     rolled_back, missing = _rollback(evidence), _missing(evidence)
     if failure and failure.unreachable:
         return UNREACHABLE, message + rolled_back + missing
     if evidence.spared_for is not None:
         return NOT_CHANGED, [f"nothing was changed on this host, because of {', '.join(evidence.spared_for)}"]
-    wrong = [f"{problem.code}: {problem.message}" for problem in evidence.problems]
-    is_refused = bool(wrong)
-    wrong += [reason for name, part in _checked(evidence) if (reason := _failure(_CHECKED[name], part))]
+    if evidence.torn_down is not None and not failure:
+        return _teardown(evidence, mode)
+    if failure and left and failure.message.strip() == Damage(left).text:
+        message = []  # which is said below, a line each
+    refused = [f"{problem.code}: {problem.message}" for problem in evidence.problems]
+    failed = [reason for name, part in _checked(evidence) if (reason := _failure(name, part, evidence))]
     unknown = _with_outcome(evidence, UNKNOWN) + _expired(evidence)
-    if not wrong and not unknown:
-        wrong += message
-    left = _damage(evidence).left.values()  # which the message of a failed task may name already
-    damaged = [f"damaged: {text}" for text in left if not any(text in reason for reason in wrong)]
-    if evidence.verify or evidence.changed:
-        wrong += damaged
+    symptoms, is_refused = _symptoms(evidence), bool(refused)
+    if not (refused or failed or symptoms or unknown):
+        refused = message
+    # Of which the message of a failed task may name some already.
+    damaged = [f"{_DAMAGED}{text}" for text in left.values() if not any(text in reason for reason in refused)]
+    pending = _pending(evidence)
+    wrong = refused + failed + symptoms
+    if wrong or evidence.verify or evidence.changed:
+        wrong = refused + damaged + (pending if symptoms or failed else []) + symptoms + failed
     if wrong or (rolled_back and not unknown):
         return FAILED, wrong + unknown + rolled_back + (missing if evidence.verify or not is_refused else [])
     if unknown:
@@ -409,20 +433,82 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     elif mode.check_mode:
         open_ends.append("check mode records nothing")
     if evidence.changed or (before and before.pending):
-        return PENDING, open_ends or ["the change was not recorded as verified"]
+        return PENDING, [*pending, *open_ends] or ["the change was not recorded as verified"]
     last = [f"last verified {before.verified.at}"] if before and before.verified and before.verified.at else []
     if not open_ends or (open_ends == deferred and last):  # unchanged, and what was deferred was verified then
         return VERIFIED, [*deferred, *(last if deferred else []), *_marks(evidence)]
     return NOT_CHANGED, open_ends + last
 
 
-def _failure(name: str, part: VerifyEvidence | TrainingEvidence) -> str:
-    failed = [_blamed(check) for check in part.checks if check.status == FAIL]
-    if failed:
-        return f"{name} failed: {', '.join(failed)}"
-    if part.status in TABLE and part.status != FAIL:
+def _told(failure: Failure) -> str:
+    """Return what a task failed with, or what that means."""
+    meaning, _remedy = causes.explain(failure.message)
+    return f"{failure.task}: {meaning or failure.message}".strip()
+
+
+def _remedies(evidence: HostEvidence, status: str, reasons: list[str]) -> dict[str, str]:
+    """Return what to do about reasons; where a host is refused, the remedies of its problems come first."""
+    if evidence.problems or status in (VERIFIED, TORN_DOWN):
+        return {}
+    found = {}
+    if evidence.failure and (remedy := causes.explain(evidence.failure.message)[1]):
+        found[_told(evidence.failure)] = f"remedy: {remedy}"
+    for begin, remedy in _REMEDIES.items():
+        if said := [reason for reason in reasons if reason.startswith(begin)]:
+            found[said[-1]] = remedy
+    return found
+
+
+def _pending(evidence: HostEvidence) -> list[str]:
+    """Return that an earlier run began a change, and in which versions that differs from the plan."""
+    pending = evidence.probe.pending if evidence.probe else None
+    if pending is None or evidence.changed or evidence.recorded:
+        return []
+    rows = causes.pending_components(evidence)
+    labels = {part.name: part.label for part in registry.PARTS}
+    differs = [f"; {labels[row.component]} is {row.installed}, planned {row.planned}" for row in rows]
+    since = f" began {pending.since} and" if pending.since else ""
+    return [f"{_WAITS}a change{since} was not verified{''.join(differs)}"]
+
+
+def _symptoms(evidence: HostEvidence) -> list[str]:
+    """Return a line for the damage, and one for a pending change, with the checks that fail because of it."""
+    of_damage: list[Check] = []
+    of_change: list[Check] = []
+    for entry in _all_checks(evidence):
+        if entry.symptom_of:
+            (of_change if entry.symptom_of == (causes.PENDING,) else of_damage).append(entry.check)
+    lines = []
+    for what, checks in (("the damage", of_damage), (causes.PENDING, of_change)):
+        failed = [check.id for check in checks if check.status == FAIL]
+        if failed:
+            rest = f", and {len(checks) - len(failed)} without an answer" if len(checks) > len(failed) else ""
+            lines.append(f"symptoms of {what}: {', '.join(failed)}{rest}")
+    return lines
+
+
+def _teardown(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
+    restored = evidence.restored or Restored()
+    if not evidence.torn_down:
+        return NOT_CHANGED, ["there is no record of this host: nothing to restore"]
+    number = len(restored.changes)
+    if mode.check_mode:
+        return NOT_CHANGED, [f"a teardown would restore {number} packages, files and settings", *restored.warnings]
+    loaded = evidence.probe and evidence.probe.driver.loaded
+    said = [f"{number} packages, files and settings are as before the first run" if number else "nothing had to change"]
+    said += ["the loaded NVIDIA module stays until the next reboot"] if loaded else []
+    return TORN_DOWN, [*said, *restored.warnings]
+
+
+def _failure(name: str, part: VerifyEvidence | TrainingEvidence, evidence: HostEvidence) -> str:
+    """Return which checks failed, but for symptoms."""
+    failed = [check for check in part.checks if check.status == FAIL]
+    own = [_blamed(check) for check in failed if not causes.symptom_of(name, check, evidence)]
+    if own:
+        return f"{_CHECKED[name]} failed: {', '.join(own)}"
+    if failed or (part.status in TABLE and part.status != FAIL):
         return ""
-    return f"{name} ended {f'with status {part.status}' if part.status else 'without a status'}"
+    return f"{_CHECKED[name]} ended {f'with status {part.status}' if part.status else 'without a status'}"
 
 
 def _blamed(check: Check) -> str:
@@ -482,7 +568,7 @@ def _rollback(evidence: HostEvidence) -> list[str]:
 
 def _missing(evidence: HostEvidence) -> list[str]:
     """Return the parts that were expected and are not there, unless they follow from a failure before all of them."""
-    if evidence.failure and evidence.newest_probe is None and evidence.plan is None and evidence.verify is None:
+    if evidence.failure and evidence.plan is None and evidence.verify is None:
         return []
     missing = []
     if evidence.newest_probe is None:
@@ -599,7 +685,7 @@ def _changes(evidence: HostEvidence) -> ChangeReport:
 
 
 def _checks(evidence: HostEvidence) -> CheckReport:
-    found = [PartCheck(name, check) for name, part in _checked(evidence) for check in part.checks]
+    found = _all_checks(evidence)
     return CheckReport(
         count(entry.check.status for entry in found),
         sum(entry.check.status == PASS and bool(entry.check.simulated) for entry in found),
@@ -608,6 +694,14 @@ def _checks(evidence: HostEvidence) -> CheckReport:
         tuple(entry for entry in found if entry.check.status == SKIP),
         tuple(entry for entry in found if entry.check.status not in (PASS, FAIL, SKIP)),
     )
+
+
+def _all_checks(evidence: HostEvidence) -> list[PartCheck]:
+    return [
+        PartCheck(name, check, causes.symptom_of(name, check, evidence))
+        for name, part in _checked(evidence)
+        for check in part.checks
+    ]
 
 
 def _training_json(training: TrainingEvidence) -> dict[str, Any]:
@@ -667,7 +761,7 @@ def _resolved(name: str, evidence: HostEvidence) -> str:
 def _installed(part: Part[Any], planned: Component | None, evidence: HostEvidence) -> str:
     """Return the version in the newest probe, marked if this run was to change it and the host was not probed since."""
     probe = evidence.newest_probe
-    if probe is None:
+    if probe is None or evidence.torn_down:
         return NOT_RUN
     kept = {row.component for row in evidence.diff.components if row.action == KEEP} if evidence.diff else set()
     is_old = evidence.changed and evidence.probe_after is None and part.name not in kept

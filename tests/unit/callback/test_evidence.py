@@ -404,6 +404,40 @@ def test_ctrl_c_in_a_teardown_leaves_a_report_of_a_host_that_is_being_changed(tm
     assert "such as apt, a build or the training: localhost (Restore the baseline)" in " ".join(output.split())
 
 
+@pytest.mark.parametrize(
+    ("has_record", "words", "status", "line"),
+    [
+        (True, (), "torn down", "1 packages, files and settings are as before the first run"),
+        (True, ("--check",), "not changed", "a teardown would restore 1 packages, files and settings"),
+        (False, (), "not changed", "there is no record of this host: nothing to restore"),
+    ],
+    ids=["torn down", "check mode", "nothing to restore"],
+)
+def test_a_teardown_has_a_summary_and_a_report(tmp_path, has_record, words, status, line):
+    """With a baseline of one file; the probes are from before it, so that no version is shown as installed."""
+    content = {"kind": "file", "content": "", "mode": 420, "uid": os.getuid(), "gid": os.getgid()}
+    (tmp_path / "state").mkdir()
+    if has_record:
+        (tmp_path / "state/baseline.json").write_text(json.dumps({"files": {str(tmp_path / "gone"): content}}))
+    plays = f"""
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - gpuhost.stack.gpu_probe:
+    - gpuhost.stack.gpu_probe:
+    - gpuhost.stack.stack_state: {{action: restore, to: baseline, directory: {tmp_path}/state}}
+"""
+    answer = play(tmp_path, plays, *words)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    (host,) = report(last(tmp_path))["hosts"]
+    assert (host["status"], host["reasons"][0], host["evidence"]["probe_after"]) == (status, line, "not run")
+    assert (tmp_path / "gone").exists() == (status == "torn down")
+    end = answer.stdout.splitlines()[-8:]
+    assert f"localhost: {line}" in end
+    assert f"Overall: {status}" in "\n".join(end)
+    assert "Report: " in "\n".join(end)
+
+
 def read_until(process: subprocess.Popen[str], start: str) -> int:
     """Read the output of a run until a line starts like this, leave it alone, and return the exit status."""
     assert process.stdout is not None

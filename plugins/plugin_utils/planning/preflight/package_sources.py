@@ -66,7 +66,7 @@ def check_repository(context: Context, findings: Findings) -> None:
     message = f"NVIDIA's repository cannot be read: {error}" + (f"; {why.meaning}" if why.meaning else "")
     if _is_used(context):
         REPOSITORY_UNREADABLE.add_problem(findings, message, why.remedy)
-    else:
+    elif REPOSITORY_UNREADABLE.code not in [problem.code for problem in findings.problems]:  # such as of a repair
         REPOSITORY_UNREADABLE.add_warning(findings, f"{message}. Nothing has to be installed from it now: {why.remedy}")
 
 

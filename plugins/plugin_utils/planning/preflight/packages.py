@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import processes
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import BrokenPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database import any_of
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import LONGER, Context
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.package_sources import (
+    REPOSITORY_UNREADABLE,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 CLOUD_INIT_RUNNING = FindingSpec(
@@ -107,6 +112,17 @@ TRANSACTION_REFUSED = FindingSpec(
     "In the simulation apt would remove packages of others or install another kernel, or finds no solution",
     "By cause, in the message",
 )
+
+
+def refused(message: str, words: Words) -> Problem:
+    """Return the problem of a host that refuses a transaction and names none: that of a repository, or as it says."""
+    if download := repository.failed_download(message):
+        line, why = download
+        return Problem(REPOSITORY_UNREADABLE.code, line + (f"; {why.meaning}" if why.meaning else ""), why.remedy)
+    return Problem(
+        TRANSACTION_REFUSED.code, message, f"solve what {words.NAME} reports on the host, then run this again"
+    )
+
 
 CANNOT_GO_BACK = FindingSpec(
     "cannot-go-back",

@@ -119,6 +119,10 @@ def test_failure_message_names_what_keeps_the_host_from_being_verified(snapshot:
         HARDWARE_SPEC.compare(False, "x"),
         SPEC.of_host("error 46", "compute mode Prohibited of GPU 0000:1A:00.0", "Run `nvidia-smi -i 0 -c 0`."),
         model.Check("a.d", outcomes.UNKNOWN, reason="nvidia-smi hangs"),
+        *(
+            model.Check(f"env.{name}", outcomes.FAIL, found, "release 13.2", remedy="Remove the other nvcc.")
+            for name, found in (("sudo", "release 12.0"), ("systemd_unit", "release 12.0"), ("login_shell", "exit 127"))
+        ),
     ]
     assert model.failure_message(model.summary(checks)) == snapshot
     assert model.failure_message(model.summary([SPEC.skip("no GPU")])) == "nothing was measured"

@@ -103,6 +103,15 @@ REFUSED = {
     "problems": [{"code": "no-gpu", "message": "no GPU was found", "remedy": "put one in"}],
 }
 FULL_DISK = {"problems": [{"code": "disk-full", "message": "/opt is full", "remedy": "make room"}], "warnings": []}
+REPOSITORY = {
+    "problems": [
+        {
+            "code": "repository-unreadable",
+            "message": "Failed to fetch http://h/a.deb  Could not resolve 'h'; the name is not found",
+            "remedy": "correct the host's name servers",
+        }
+    ]
+}
 NO_TENSORFLOW = {**PLAN, "components": {**PLAN["components"], "tensorflow": None}}
 
 

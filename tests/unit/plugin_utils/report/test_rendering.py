@@ -21,6 +21,7 @@ from tests.unit.plugin_utils.report.report_cases import (
     PLAN,
     PROBE,
     REFUSED,
+    REPOSITORY,
     TORCH,
     VERIFY,
     WITH_PYTORCH,
@@ -93,6 +94,69 @@ def test_damage_that_was_repaired_or_accepted_is_shown(snapshot: SnapshotAsserti
     text = rendering.markdown(made)
     assert text[text.index("Damage:") :] == snapshot
     assert [line for line in rendering.table(made).splitlines() if line.startswith("h: ")] == snapshot
+
+
+NVCC = "files of cuda-nvcc-13-2=13.2.78-1"
+NO_NVCC = {"damage": {NVCC: f"{NVCC}: /usr/local/cuda-13.2/bin/nvcc is missing"}}
+CHECKED_WITHOUT_NVCC = [
+    *({"id": f"env.{name}", "status": "fail", "found": "exit 127", "expected": "release 13.2", "remedy": "look"}
+      for name in ("login_shell", "sudo")),
+    {"id": "cuda.compile_link_run", "status": "fail", "found": "no nvcc", "remedy": "Install a header."},
+    {"id": "cuda.devices", "status": "unknown", "reason": "the program was not compiled"},
+    {"id": "gpu.ecc_errors", "status": "fail", "found": "GPU 0: 5", "cause": "hardware", "remedy": "Replace it."},
+]  # fmt: skip
+ENCRYPTED = {"task": "Probe the host and plan", "message": "Attempting to decrypt but no vault secrets found"}
+DIFF = {"components": [{"component": "cuda", "action": "upgrade", "installed": "13.0.2", "planned": "13.2.1"}]}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        evidence(
+            probe={**PROBE, "applied": {"packages": NO_NVCC}},
+            verify={"status": "fail", "checks": [*VERIFY["checks"], *CHECKED_WITHOUT_NVCC]},
+            failure={"task": "Fail", "message": "Checks failed: ..."},
+            probe_after=None,
+            smoke_train=None,
+        ),
+        evidence(
+            probe={**PROBE, "applied": {"packages": NO_NVCC}},
+            preflight=REPOSITORY,
+            **dict.fromkeys(("probe_after", "verify", "smoke_train")),
+        ),
+        evidence(
+            probe={**PROBE, "applied": {"packages": NO_NVCC}},
+            verify=failing(VERIFY, "cuda.nccl_all_reduce"),
+            changed=True,
+            applied=True,
+            **dict.fromkeys(("probe_after", "smoke_train")),
+        ),
+        evidence(
+            probe={**PROBE, "pending": {"since": "2026-11-02T10:00:00Z"}},
+            diff=DIFF,
+            verify=failing(failing(VERIFY, "cuda.nvcc_version"), "gpu.mig"),
+            **dict.fromkeys(("probe_after", "smoke_train")),
+        ),
+        {"probe": PROBE, "restored": {"changes": ["a", "b"]}, "changed": True, "torn_down": True},
+        {"probe": PROBE, "torn_down": False},
+        {"failure": ENCRYPTED},
+    ],
+    ids=[
+        "damaged",
+        "damaged and refused",
+        "repaired, and another failure",
+        "pending",
+        "torn down",
+        "nothing to tear down",
+        "without the password of the vault",
+    ],
+)
+def test_the_summary_begins_with_the_cause_and_what_to_do(parts: dict[str, Any], snapshot: SnapshotAssertion) -> None:
+    made = build_report("r", {"h": parts})
+    assert rendering.table(made) == snapshot
+    assert len(rendering.table(made).splitlines()) < 15
+    damaged = [entry["part"] for entry in made.to_json()["hosts"][0]["checks"]["failed"] if "symptom_of" in entry]
+    assert ("Follows from" in rendering.markdown(made)) == bool(damaged)
 
 
 @pytest.mark.parametrize("pytorch", ["none", "fallback"])

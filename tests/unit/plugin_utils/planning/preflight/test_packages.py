@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
 from syrupy.assertion import SnapshotAssertion
 
@@ -65,3 +68,32 @@ SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
 @pytest.mark.parametrize(("parts", "components", "options"), SILENT.values(), ids=SILENT)
 def test_no_finding(parts: dict[str, Any], components: Any, options: Options | None) -> None:
     assert codes(run(components, options, **parts)) == ([], [])
+
+
+# apt 2.6 where the name of the server is not found; dnf 4.14; apt where versions do not fit.
+NO_SERVER = """`apt-get download nvidia-driver-pinning-595=595-1` failed with status 100:
+Ign:1 http://repository.lab/cuda/debian12/x86_64 nvidia-driver-pinning-595 595-1
+Err:1 http://repository.lab/cuda/debian12/x86_64 nvidia-driver-pinning-595 595-1
+  Could not resolve 'repository.lab'
+W: Download is performed unsandboxed as root as file '/a.deb' couldn't be accessed by user '_apt'.
+E: Failed to fetch http://repository.lab/cuda/debian12/x86_64/a.deb  Could not resolve 'repository.lab'"""
+NO_MIRROR = """Error: Failed to download metadata for repo 'cuda': Cannot download repomd.xml: All mirrors were tried
+  - Curl error (7): Couldn't connect to server for https://repository.lab/repodata/repomd.xml [Connection refused]"""
+NO_SOLUTION = (
+    "`apt-get install a=1` failed with status 100:\nE: Unable to correct problems, you have held broken packages."
+)
+
+
+@pytest.mark.parametrize("message", [NO_SERVER, NO_MIRROR, NO_SOLUTION], ids=["server", "mirror", "solution"])
+def test_what_a_host_refuses_has_the_remedy_of_its_repository(message: str, snapshot: SnapshotAssertion) -> None:
+    found = packages.refused(message, load_catalog().words("debian-12"))
+    assert dataclasses.asdict(found) == snapshot
+
+
+def test_a_repository_that_a_repair_needs_is_a_problem_and_no_warning() -> None:
+    """Nothing of the plan changes; a damaged package has to be installed again."""
+    refused_by_host = packages.refused(NO_SERVER, load_catalog().words("debian-12"))
+    unread = {"repository": {"error": "Could not resolve 'repository.lab'"}, **ALL_INSTALLED, **LOADED}
+    assert codes(run(**unread)) == ([], ["repository-unreadable"])
+    found = run(options=Options(refused=refused_by_host), **unread)
+    assert codes(found) == (["repository-unreadable"], [])
