@@ -8,7 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import TABLE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import causes, report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import HostEvidence
+
+
+def failed_checks(verify: Any, probe: Any = None, plan: Any = None, diff: Any = None) -> str:
+    """Return why a host is not verified, for a terminal; with what was found before, symptoms are only counted."""
+    host = HostEvidence.from_json({"probe": probe, "plan": plan, "diff": diff, "verify": verify})
+    checks = host.verify.checks if host.verify else ()
+    symptoms = [check.id for check in checks if causes.symptom_of("verify", check, host)]
+    own = {**verify, "checks": [check for check in verify["checks"] if check["id"] not in symptoms]}
+    is_explained = symptoms and all(TABLE[check["status"]].verifies for check in own["checks"])
+    lines = [*report.symptom_lines(host), *([] if is_explained else [model.failure_message(own)])]
+    return for_terminal("\n".join(lines))
 
 
 class FilterModule:
@@ -16,4 +30,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        return {"failed_checks": lambda evidence: for_terminal(model.failure_message(evidence))}
+        return {"failed_checks": failed_checks}

@@ -228,12 +228,13 @@ def failure_message(evidence: dict[str, Any]) -> str:
             reason = "The host is the reason: %(setting)s. " % check if check.get("setting") else ""
             remedy, said = reason + check["remedy"], ": found %(found)s, expected %(expected)s." % check
         elif check["status"] in (UNKNOWN, DEFERRED):
-            said = " is %(status)s: %(reason)s" % check
+            said = " %(status)s: %(reason)s" % check
         if said:
             groups.setdefault(remedy, {}).setdefault(said, []).append(check["id"])
     lines = []
     for remedy, found in groups.items():
-        texts = ["%s%s" % (", ".join(ids), said) for said, ids in found.items()]
+        verbs = {said: (" is" if len(ids) == 1 else " are") * (said[0] == " ") for said, ids in found.items()}
+        texts = [", ".join(ids) + verbs[said] + said for said, ids in found.items()]
         lines += texts[:-1] + ["%s %s" % (texts[-1], remedy)] if len(texts) == 1 else [*texts, remedy]
     return "\n".join(line.rstrip() for line in lines if line) or "nothing was measured"
 

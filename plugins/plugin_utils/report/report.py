@@ -409,7 +409,7 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     refused = [f"{problem.code}: {problem.message}" for problem in evidence.problems]
     failed = [reason for name, part in _checked(evidence) if (reason := _failure(name, part, evidence))]
     unknown = _with_outcome(evidence, UNKNOWN) + _expired(evidence)
-    symptoms, is_refused = _symptoms(evidence), bool(refused)
+    symptoms, is_refused = symptom_lines(evidence), bool(refused)
     if not (refused or failed or symptoms or unknown):
         refused = message
     # Of which the message of a failed task may name some already.
@@ -417,7 +417,9 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     pending = _pending(evidence)
     wrong = refused + failed + symptoms
     if wrong or evidence.verify or evidence.changed:
-        wrong = refused + damaged + (pending if symptoms or failed else []) + symptoms + failed
+        found = damaged + (pending if symptoms or failed else []) + symptoms
+        # A refused run did nothing else; of one that has checked the host, what is wrong there comes first.
+        wrong = (found + refused if is_refused and evidence.verify else refused + found) + failed
     if wrong or (rolled_back and not unknown):
         return FAILED, wrong + unknown + rolled_back + (missing if evidence.verify or not is_refused else [])
     if unknown:
@@ -447,8 +449,8 @@ def _told(failure: Failure) -> str:
 
 
 def _remedies(evidence: HostEvidence, status: str, reasons: list[str]) -> dict[str, str]:
-    """Return what to do about reasons; where a host is refused, the remedies of its problems come first."""
-    if evidence.problems or status in (VERIFIED, TORN_DOWN):
+    """Return what to do about reasons; where a host is refused, that is in its problems."""
+    if (evidence.problems and not evidence.verify) or status in (VERIFIED, TORN_DOWN):
         return {}
     found = {}
     if evidence.failure and (remedy := causes.explain(evidence.failure.message)[1]):
@@ -471,7 +473,7 @@ def _pending(evidence: HostEvidence) -> list[str]:
     return [f"{_WAITS}a change{since} was not verified{''.join(differs)}"]
 
 
-def _symptoms(evidence: HostEvidence) -> list[str]:
+def symptom_lines(evidence: HostEvidence) -> list[str]:
     """Return a line for the damage, and one for a pending change, with the checks that fail because of it."""
     of_damage: list[Check] = []
     of_change: list[Check] = []

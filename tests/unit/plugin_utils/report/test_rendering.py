@@ -126,6 +126,12 @@ DIFF = {"components": [{"component": "cuda", "action": "upgrade", "installed": "
         ),
         evidence(
             probe={**PROBE, "applied": {"packages": NO_NVCC}},
+            preflight=REPOSITORY,
+            verify=failing(VERIFY, "env.sudo"),
+            **dict.fromkeys(("probe_after", "smoke_train")),
+        ),
+        evidence(
+            probe={**PROBE, "applied": {"packages": NO_NVCC}},
             verify=failing(VERIFY, "cuda.nccl_all_reduce"),
             changed=True,
             applied=True,
@@ -144,6 +150,7 @@ DIFF = {"components": [{"component": "cuda", "action": "upgrade", "installed": "
     ids=[
         "damaged",
         "damaged and refused",
+        "damaged and checked, with a problem",
         "repaired, and another failure",
         "pending",
         "torn down",
