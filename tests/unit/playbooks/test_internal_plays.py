@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.ansible_runs import INTERPRETER, printed, run_playbook
+from tests.unit.ansible_runs import INTERPRETER, empty_apt, printed, run_play, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 STATE = Path("/var/lib/gpuhost")
@@ -115,3 +115,33 @@ def test_waivers_and_unknown_reach_the_checks(tmp_path: Path, failed: set[str]) 
     assert (verify["status"], verify["unknown_counts"]) == ("unknown", False)
     assert status == 2, output
     assert "Checks failed: tensorflow.built_for_cuda, tensorflow.devices, " in output
+
+
+def test_a_failed_verification_ends_with_its_cause(tmp_path: Path) -> None:
+    """A file that a run applied is gone, and the change of that run was never verified."""
+    state, file = tmp_path / "state", tmp_path / "cuda.sh"
+    file.write_text("PATH=$PATH:/usr/local/cuda/bin\n")
+    parts = {"env_paths": {"fingerprint": "a", "watch": {"files": [str(file)]}}}
+    options = {"directory": str(state), "parts": parts}
+    actions = ("record_baseline", "record_applied")
+    tasks = [{"gpuhost.stack.stack_state": {"action": action, **options}} for action in actions]
+    done = run_play(tmp_path, {"hosts": "localhost", "gather_facts": False, "tasks": tasks})
+    assert done.returncode == 0, done.stdout
+    file.unlink()
+    options = ("-i", "inventories/local", "-e", "ansible_become=false", "-e", f"gpu_stack_state_directory={state}")
+    settings = {"GPUHOST_REPORTS": str(tmp_path / "reports"), **empty_apt(tmp_path / "apt")}
+    answer = run_playbook(PROJECT, "playbooks/verify.yml", "--check", *options, *INTERPRETER, **settings)
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    end = "\n".join(answer.stdout.splitlines()[-15:])
+    begins = ["damaged: file ", "remedy for the damage: ", "pending: a change began ", "symptoms of the damage: env."]
+    said = [end.find(f"localhost: {begin}") for begin in begins]
+    assert said == sorted(said), end
+    assert said[0] >= 0, end
+    assert "is missing\n" in end
+    symptoms = {
+        tuple(check["symptom_of"]): check["id"]
+        for report in tmp_path.glob("reports/*/report.json")
+        for check in json.loads(report.read_text())["hosts"][0]["checks"]["failed"]
+        if "symptom_of" in check
+    }
+    assert set(symptoms) == {(f"file {file}",), ("the pending change",)}
