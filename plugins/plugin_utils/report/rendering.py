@@ -270,20 +270,15 @@ def _failures(host: HostReport) -> Iterator[str]:
 
     What several checks say is said once.
     """
-    said: dict[str, list[str]] = {}
-    for entry in host.checks.failed:
-        check = entry.check
-        parts = [
-            ("", check.found),
-            ("expected ", check.expected),
-            ("cause: ", _cause(check)),
-            ("remedy: ", check.remedy),
-        ]
-        text = "; ".join(f"{label}{value}" for label, value in parts if value)
-        if not entry.symptom_of:
-            said.setdefault(" ".join(text.split()), []).append(check.id)
-    for text, checks in list(said.items())[:_FAILURES]:
-        yield f"{', '.join(checks)}: {text}"
+    said: dict[tuple[str, ...], list[Check]] = {}
+    for check in _checks(host.checks.failed, symptoms=False):
+        parts = [("", check.found), ("expected ", check.expected), ("cause: ", _cause(check))]
+        said.setdefault(tuple(f"{label}{value}" for label, value in parts if value), []).append(check)
+    for texts, checks in list(said.items())[:_FAILURES]:
+        sentences = [text for check in checks for text in re.split(r"(?<=\.) (?=[A-Z])", check.remedy or "") if text]
+        remedy = [f"remedy: {' '.join(dict.fromkeys(sentences))}"] if sentences else []
+        names = ", ".join(check.id for check in checks)
+        yield " ".join(f"{names}: {'; '.join([*texts, *remedy])}".split())
     if rest := list(said.values())[_FAILURES:]:
         yield f"{sum(map(len, rest))} more checks failed: see the report"
 

@@ -468,7 +468,9 @@ def _pending(evidence: HostEvidence) -> list[str]:
         return []
     rows = causes.pending_components(evidence)
     labels = {part.name: part.label for part in registry.PARTS}
-    differs = [f"; {labels[row.component]} is {row.installed or 'not installed'}, planned {row.planned}" for row in rows]
+    differs = [
+        f"; {labels[row.component]} is {row.installed or 'not installed'}, planned {row.planned}" for row in rows
+    ]
     since = f" began {pending.since} and" if pending.since else ""
     return [f"{_WAITS}a change{since} was not verified{''.join(differs)}"]
 

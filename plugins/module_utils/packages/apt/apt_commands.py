@@ -70,10 +70,12 @@ DKMS_INSTALL = re.compile(r"Error! (?:pre|post)_install failed\b")
 DKMS_FILE = re.compile(r"(\S+\.ko)(?:\.(?:gz|xz|zst))?:$")
 ERROR_LINES = 25
 COMMAND_WORDS = 5
-# What apt and dpkg print about steps that succeed; the cause of a failure would be lost between these lines.
+# What apt and dpkg print about steps that succeed, or are tried again: the cause of a failure would be lost among them.
 PROGRESS = (
     "Get:",
     "Hit:",
+    "Ign:",
+    "W: Download is performed unsandboxed",
     "(Reading",
     "Selecting",
     "Preparing to",

@@ -244,7 +244,10 @@ def test_the_summary_of_a_run_leaves_out_the_columns_without_a_value(snapshot: S
     warned = {"id": "gpu.persistence", "status": "warn", "found": "off"}
     verify = {**VERIFY, "checks": [*VERIFY["checks"], skipped, warned]}
     held = evidence(verify=failing(VERIFY, "packages.held"))
-    lost = [{"id": f"gpu.check_{n}", "status": "fail", "found": "no answer", "remedy": "reboot"} for n in range(7)]
+    lost = [
+        {"id": f"gpu.check_{n}", "status": "fail", "found": "no answer", "remedy": f"Reboot. Then ask GPU {n % 2}."}
+        for n in range(7)
+    ]
     many = {**VERIFY, "checks": [*VERIFY["checks"], *lost]}
     refused = {"probe": BEFORE, "plan": {**PLAN, "ok": False, "problems": REFUSED["problems"]}}
     pytorch = {"path": "/opt/gpuhost/pytorch", "version": "2.11.0+cu130", "python": "3.11"}

@@ -409,6 +409,8 @@ Need to get 12.3 MB of archives.
 After this operation, 40.1 MB of additional disk space will be used.
 Get:1 http://deb.debian.org/debian bookworm/main amd64 gcc amd64 4:12.2.0-3 [5,216 B]
 Hit:1 http://deb.debian.org/debian bookworm InRelease
+Ign:1 http://deb.debian.org/debian bookworm/main amd64 gcc amd64 4:12.2.0-3
+W: Download is performed unsandboxed as root as file '/root/a.deb' couldn't be accessed by user '_apt'.
 Fetched 12.3 MB in 1s (12.3 MB/s)
 debconf: delaying package configuration, since apt-utils is not installed
 Selecting previously unselected package gcc.
