@@ -86,12 +86,15 @@ def pending_components(evidence: HostEvidence) -> list[ComponentDiff]:
 
 
 def symptom_of(part: str, check: Check, evidence: HostEvidence) -> tuple[str, ...]:
-    """Return the names of the damage that a check follows from, or PENDING; part: the evidence that it is from."""
-    if check.status not in (FAIL, UNKNOWN) or check.cause == HARDWARE:
+    """Return the names of the damage that a check follows from, or PENDING; part: the evidence that it is from.
+
+    A run that changes the host has repaired it before it asks the checks.
+    """
+    if check.status not in (FAIL, UNKNOWN) or check.cause == HARDWARE or evidence.changed:
         return ()
     name = check.id if part == "verify" else f"{part}.{check.id}"
     found = tuple(damage for of, damage in _damage(evidence) if _follows(name, of, damage))
-    if found or evidence.changed:
+    if found:
         return found
     changed = (row.component for row in pending_components(evidence))
     return (PENDING,) if any(_follows(name, component, "package ") for component in changed) else ()
@@ -104,8 +107,7 @@ def _follows(check: str, of: str, damage: str) -> bool:
 
 def _damage(evidence: HostEvidence) -> Iterator[tuple[str, str]]:
     """Yield the component or role of each damage that is left, and its name."""
-    probe = None if evidence.is_repaired else evidence.newest_probe
-    components = {part.role: part.name for part in PARTS}
+    probe, components = evidence.newest_probe, {part.role: part.name for part in PARTS}
     for part, applied in (probe.applied if probe else {}).items():
         for name in applied.damage:
             is_package = part == drift.PACKAGES

@@ -452,9 +452,9 @@ def _remedies(evidence: HostEvidence, status: str, reasons: list[str]) -> dict[s
     """Return what to do about reasons; where a host is refused, that is in its problems."""
     if (evidence.problems and not evidence.verify) or status in (VERIFIED, TORN_DOWN):
         return {}
-    found = {}
-    if evidence.failure and (remedy := causes.explain(evidence.failure.message)[1]):
-        found[_told(evidence.failure)] = f"remedy: {remedy}"
+    found, failure = {}, evidence.failure
+    if failure and _told(failure) in reasons and (remedy := causes.explain(failure.message)[1]):
+        found[_told(failure)] = f"remedy: {remedy}"
     for begin, remedy in _REMEDIES.items():
         if said := [reason for reason in reasons if reason.startswith(begin)]:
             found[said[-1]] = remedy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fnmatch import fnmatchcase
 
 import pytest
@@ -81,6 +82,13 @@ def test_a_failure_of_the_hardware_or_a_warning_is_no_symptom() -> None:
     hardware = model.Check("driver.gpu_count", outcomes.FAIL, cause=model.HARDWARE)
     assert causes.symptom_of("verify", failed, found) == ("nouveau",)
     assert causes.symptom_of("verify", hardware, found) == causes.symptom_of("verify", warned, found) == ()
+
+
+def test_a_run_that_changed_the_host_has_repaired_it_before_the_checks() -> None:
+    found = damaged("nvidia_driver", "nouveau")
+    failed = model.Check("driver.nouveau_absent", outcomes.FAIL)
+    assert causes.symptom_of("verify", failed, found)
+    assert not causes.symptom_of("verify", failed, dataclasses.replace(found, changed=True))
 
 
 def test_a_training_is_a_symptom_of_its_own_environment() -> None:
