@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, Machine
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
