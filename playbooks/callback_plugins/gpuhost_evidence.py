@@ -54,6 +54,7 @@ bytecode.use()
 
 from ansible_collections.gpuhost.stack.plugins.callback import evidence  # noqa: E402
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import no_hosts  # noqa: E402
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import paths  # noqa: E402
 
 DOCUMENTATION = evidence.DOCUMENTATION
 
@@ -74,8 +75,8 @@ class CallbackModule(evidence.CallbackModule):
         """End the run if the play is of this collection; a playbook of the user's own may be limited to other hosts."""
         variables = self.play.get_variable_manager().get_vars(play=self.play)
         limit = variables.get("ansible_limit")
-        is_own = Path(self.play.get_path().rsplit(":", 1)[0]).resolve().parent == no_hosts.PLAYBOOKS
-        if is_own and (not limit or no_hosts.are_own(context.CLIARGS["args"])):
+        is_own = Path(self.play.get_path().rsplit(":", 1)[0]).resolve().parent == paths.PLAYBOOKS
+        if is_own and (not limit or paths.are_own(context.CLIARGS["args"])):
             sources = variables.get("ansible_inventory_sources") or ()
             refused = no_hosts.refusal(variables["groups"], sources, limit)
             sys.exit(f"ERROR: {refused}. Nothing was changed.")

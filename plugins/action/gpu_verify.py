@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Add the CUDA program, and what the catalog knows of thresholds, packages, settings and Xids, to gpu_verify's options.
 
-They are on the controller: Ansible transfers Python modules to the host, but no files of other kinds.
+They, and how the run was started, which remedies name, are on the controller: Ansible transfers Python modules to the
+host, but no files of other kinds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
@@ -23,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 MODULE = "gpuhost.stack.gpu_verify"
@@ -70,5 +73,5 @@ class ActionModule(ActionBase):
         executed = self._execute_module(
             module_name=MODULE, module_args=args, task_vars=task_vars, wrap_async=self._task.async_val
         )
-        result.update(result_for_terminal(executed))
+        result.update(Commands(context.CLIARGS).fill(result_for_terminal(executed)))
         return result

@@ -22,12 +22,12 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.utils.color import ANSIBLE_COLOR
 from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import become, controller_run, interpreter, no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import become, controller_run, interpreter
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.checked_variables import VariablesAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.early_connection import EarlyConnectionAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_environment import SecretEnvironmentAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.waiting import Waiting
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import paths, temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal, result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
@@ -51,7 +51,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.finge
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, package_sources, packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.plan_screen import Style
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import about, durations, live, terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import durations, live, terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PROBE = "gpuhost.stack.gpu_probe"
@@ -95,20 +96,9 @@ def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[
 
     playbooks: as they were called. Those of a user may have tags of their own, so that any tag is accepted.
     """
-    if not no_hosts.are_own(playbooks):
+    if not paths.are_own(playbooks):
         return []
     return sorted(set(tags) - {*known, *SPECIAL_TAGS})
-
-
-def next_command(host: str) -> str:
-    """Return the command that applies the plan of plan.yml; empty where the run itself does, or a user's play."""
-    paths = map(Path, context.CLIARGS.get("args") or ())
-    called = [path for path in paths if path.name in ("plan.yml", "gpuhost.stack.plan")]
-    if not called or not no_hosts.are_own(context.CLIARGS["args"]):
-        return ""
-    main_job = called[0].with_name(called[0].name.replace("plan", "gpu_host"))
-    applies = {"args": (str(main_job),), "subset": host, "check": False}
-    return about.command({**context.CLIARGS, **applies})
 
 
 def _reports() -> Path:
@@ -281,6 +271,7 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
             args["repositories"] = dict.fromkeys(args["repositories"], self._templar.template(url))
         result["warnings"] = list(waivers.read(args["waivers"], date.today()).warnings)
         role_variables = functools.partial(self._role_variables, variables)
+        commands = Commands(context.CLIARGS)
         try:
             decide_by = functools.partial(decide, args=args, role_variables=role_variables, signing=signing)
             moved = [name for name in (*disk_space.CACHES.values(), disk_space.DATA) if name not in later]
@@ -293,7 +284,7 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
             if refused := self._refused(decision, probed["probe"], variables, role_variables):
                 decision = decided(refused=refused)
         except (CatalogError, ValueError) as error:
-            raise AnsibleActionFail(for_terminal(f"cannot plan: {error}")) from error
+            raise AnsibleActionFail(for_terminal(f"cannot plan: {commands.fill(str(error))}")) from error
         result["warnings"] += [*decision.damage.unknown(args["accept_damage"]), *failed]
         gathered = variables.get("ansible_facts") or {}
         if stale := [name for name in decision.facts if name in gathered and variables.get(name) == gathered[name]]:
@@ -309,15 +300,17 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         host = variables["inventory_hostname"]
         colour = terminal.prints_plans() and bool(ANSIBLE_COLOR)  # others print it through code that escapes colours
-        style = Style(terminal.width(), colour, why=Display().verbosity > 0, option="-v")
-        then = next_command(host)
-        minutes = durations.typical_minutes(_reports(), decision.diff.changes) if then else None
+        style = Style(terminal.width(), colour, Display().verbosity > 0, "-v", commands.fill)
+        # Another playbook would apply the plan, which nothing prevents.
+        is_next = commands.playbook == "plan" and decision.plan.ok and not decision.preflight.problems
+        then = commands.of("gpu_host", limit=host) if is_next else ""
+        minutes = durations.typical_minutes(_reports(), decision.diff.changes) if is_next else None
         if terminal.prints_plans():
             if written:
                 terminal.show("\n".join(written))
-            result[live.PLAN] = {"text": decision.text("", style, "", minutes), "next": then}
+            result[live.PLAN] = {"text": decision.text("", style, "", minutes), "next": is_next}
         else:
             terminal.show("\n".join([*written, decision.text(host, style, then, minutes)]))
         overrides = {name: value for name, value in planned.items() if name in own}
-        decided_of = {"decided": decision.facts, "state": decision.state, "role_variables": overrides}
+        decided_of = {"decided": commands.fill(decision.facts), "state": decision.state, "role_variables": overrides}
         return {**result, **decided_of, "changed": False}

@@ -61,8 +61,8 @@ from typing import Any, ClassVar
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import checked_variables, no_hosts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import checked_variables
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping, paths
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import (
     about,
@@ -75,6 +75,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import (
     report,
     terminal,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 
 # Facts that the playbooks set, and the evidence that each of them is.
 FACTS = {
@@ -170,7 +171,7 @@ class CallbackModule(CallbackBase):
         variables = play.get_variable_manager().get_vars(play=play)
         self.play_hosts = list(variables.get("ansible_play_hosts_all", ()))
         file = Path(play.get_path().rsplit(":", 1)[0]).resolve()
-        self.stage = file.stem.strip("_").replace("_", " ") if file.parent == no_hosts.PLAYBOOKS else ""
+        self.stage = file.stem.strip("_").replace("_", " ") if file.parent == paths.PLAYBOOKS else ""
         if self.stage:
             self._list_hosts()
 
@@ -310,7 +311,7 @@ class CallbackModule(CallbackBase):
         self._keep_what_earlier_runs_trained()
         mode = report.RunMode(bool(context.CLIARGS.get("check")), interrupted)
         summary = report.build_report(self.run, self.evidence, mode, about.about(self.started, context.CLIARGS))
-        table = rendering.table(summary)
+        table = rendering.table(summary, Commands(context.CLIARGS))
         self._write("report.json", json.dumps(summary.to_json(), indent=2, sort_keys=True))
         self._write("report.md", rendering.markdown(summary))
         self._write("summary.txt", table)
@@ -355,7 +356,7 @@ class CallbackModule(CallbackBase):
                 self._keep(host, earlier.FILE, left)
 
     def _write_pages(self, summary: report.Report) -> None:
-        self._write_page(pages.RUN_PAGE, partial(pages.run_page, summary))
+        self._write_page(pages.RUN_PAGE, partial(pages.run_page, summary, Commands(context.CLIARGS)))
         for host in summary.hosts:
             folder = escaping.for_file_name(host.host)
             self._write_page(f"{folder}/{pages.CERTIFICATE}", partial(self._certificate, summary, host, folder))

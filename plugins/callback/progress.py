@@ -37,6 +37,7 @@ import re
 import sys
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.live import PLAN, SAME_AS, Progress, plans, some
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 
 REDRAW = 1.0  # seconds
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -91,7 +93,7 @@ class CallbackModule(Default):
         self.has_answered = False  # a host; before that ssh may ask whether to trust it
         self.said: dict[tuple[str, str], list[str]] = {}  # hosts by task and message of a failure, or of a debug task
         self.failed: set[tuple[str, str]] = set()  # the host and the message of each failure
-        self.plans: dict[str, dict[str, str]] = {}  # by host
+        self.plans: dict[str, dict[str, Any]] = {}  # by host
         self.ended = threading.Event()
 
     # Begin and end ----------------------------------------------------------------------------------------------
@@ -209,7 +211,9 @@ class CallbackModule(Default):
                 line = f"fatal: [{some(hosts[1:])}]: {failure} for the same reason as [{hosts[0]}]"
                 self._display.display(for_terminal(line), color=constants.COLOR_ERROR)
         self.said.clear()
-        for text in plans(dict(sorted(self.plans.items())), terminal.width()):
+        commands = Commands(context.CLIARGS)
+        following = partial(commands.of, "gpu_host", ())
+        for text in plans(dict(sorted(self.plans.items())), terminal.width(), following):
             self._display.display(text, screen_only=True)  # with colours; what a host says in it is escaped already
             self._display.display(COLOUR.sub("", text), log_only=True)
         self.plans.clear()

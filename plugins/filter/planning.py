@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ansible import context
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
@@ -22,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     rollback,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, managed
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verdict
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
 
@@ -101,15 +103,15 @@ def damage(probe: Any) -> dict[str, Any]:
 def _filter(name: str, decide: Callable[..., Any]) -> Callable[..., Any]:
     """Return the filter `name`, which reports values that cannot be used as an error of the template.
 
-    Text is for people: it is shown as Ansible prints it.
+    Text is for people: it has the commands of playbooks, and is shown as Ansible prints it.
     """
 
     def apply(*values: Any, **options: Any) -> Any:
         try:
-            decided = decide(*values, **options)
+            decided = Commands(context.CLIARGS).fill(decide(*values, **options))
             return for_terminal(decided) if isinstance(decided, str) else decided
         except ValueError as error:
-            raise AnsibleFilterError(f"gpuhost.stack.{name}: {error}") from error
+            raise AnsibleFilterError(Commands(context.CLIARGS).fill(f"gpuhost.stack.{name}: {error}")) from error
 
     return apply
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible import context
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import run_results
 
 
@@ -22,7 +24,7 @@ def preflight_refusal(plan: Any, findings: Any) -> str:
         of_plan = plan_from_json(plan).problems
         of_host = records.from_json(Preflight, findings, "gpu_stack_preflight").problems
     except ValueError as error:
-        raise AnsibleFilterError(f"gpuhost.stack.preflight_refusal: {error}") from error
+        raise AnsibleFilterError(Commands(context.CLIARGS).fill(f"gpuhost.stack.preflight_refusal: {error}")) from error
     return for_terminal(checks.refusal([*of_plan, *of_host]))
 
 

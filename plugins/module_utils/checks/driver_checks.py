@@ -9,7 +9,13 @@ import os
 import re
 from typing import Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, debian_version, files, processes
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import (
+    command,
+    debian_version,
+    files,
+    playbook_call,
+    processes,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -138,7 +144,7 @@ DISPLAY_MANAGER = CheckSpec(
     expected="it runs or is being started. Else a warning, and a failure where it ran just before the pending change",
     skipped="the host boots to no display manager",
     remedy="On a text console (Ctrl+Alt+F3), `journalctl -b -u display-manager` and /var/log/Xorg.0.log show what it "
-    "met; `ansible-playbook playbooks/rollback.yml` undoes the last change.",
+    "met; `%s` undoes the last change." % playbook_call.call("rollback"),
 )
 SECURITY_FLOOR = CheckSpec(
     "driver.security_floor",

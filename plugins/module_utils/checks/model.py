@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Optional
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call, workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Component
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
@@ -32,7 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Pl
 # the host, which explains the failure, was found, and is not ours.
 STACK, HARDWARE, HOST = "stack", "hardware", "host"
 SCHEMA = 1
-REAPPLY = "Run `ansible-playbook playbooks/gpu_host.yml -e gpu_stack_converge=always`."
+REAPPLY = "Run `%s`." % playbook_call.call("gpu_host", "gpu_stack_converge=always")
 NOT_MANAGED = "this host was adopted as it is: gpuhost sets nothing on it"
 _ALWAYS_COUNTED = (PASS, FAIL, SKIP)
 

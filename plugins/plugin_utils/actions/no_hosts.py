@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
-
-PLAYBOOKS = PROJECT / "playbooks"
 GROUP = "gpu_hosts"
 SHOWN = 10  # names of a long list
-
-
-def are_own(playbooks: Iterable[str]) -> bool:
-    """Return whether all playbooks, as they were called, are of this collection."""
-    return all(name.startswith("gpuhost.stack.") or Path(name).resolve().parent == PLAYBOOKS for name in playbooks)
 
 
 def refusal(groups: Mapping[str, Sequence[str]], sources: Sequence[str], limit: str | None) -> str:

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import KeptDriver, Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
@@ -26,6 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt
 
 CODE = "cannot-adopt"
+_CHANGE = playbook_call.call("gpu_host", f"{PREFIX}adopt=false")
 PROBLEMS = {
     "cannot-adopt": "`gpu_stack_adopt`, and there is no driver to adopt (what is there besides is adopted with "
     "`gpu_stack_driver=none`), or a variable asks for another version than the installed one",
@@ -83,7 +85,7 @@ def plan(catalog: Catalog, request: Request, probe: Probe, host: Host, once: Att
         wanted = asked.but(**{part: there[part] for part in (*adopted, name)})
         trial, component = _with(wanted, probe, host, name, once)
         if not trial.ok:
-            remedy = f"set {PREFIX}{name}=none, to leave it out; or run playbooks/gpu_host.yml without gpu_stack_adopt"
+            remedy = f"set {PREFIX}{name}=none, to leave it out; or run `{_CHANGE}`"
             findings.problems += [dataclasses.replace(problem, remedy=remedy) for problem in trial.problems]
             break
         if component is None:
@@ -121,8 +123,7 @@ def _contradictions(request: Request, known: Mapping[str, Sequence[str]], kept: 
         if wanted in (*keeping.FREE, "latest", "none") or any(versions.has_prefix(v, wanted) for v in there):
             continue
         text = f"{PREFIX}{choice.name} is {wanted}, and the host has {' and '.join(there) or 'none'}"
-        change = "run playbooks/gpu_host.yml without gpu_stack_adopt, to change it"
-        remedy = f"remove {PREFIX}{choice.name}, to take what is there; or {change}"
+        remedy = f"remove {PREFIX}{choice.name}, to take what is there; or run `{_CHANGE}`, to change it"
         found.append(Problem(CODE, text, remedy))
     return found
 

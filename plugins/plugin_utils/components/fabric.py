@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import FabricComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FOR_GUESTS, Kernel, KernelRelease
@@ -444,8 +445,8 @@ class Fabric(PackagedPart[FabricComponent]):
             "fabric-manager-missing",
             f"{text}; {found}",
             f"{install} and type `sudo systemctl enable --now {FabricFile.of(catalog).services[0]}`; or run "
-            "playbooks/gpu_host.yml without gpu_stack_adopt, which installs it; or, if it runs without a package, set "
-            "gpu_stack_fabric=none and waive the check driver.fabric_manager (gpu_stack_waivers)",
+            f"`{playbook_call.call('gpu_host', 'gpu_stack_adopt=false')}`, which installs it; or, if it runs without a "
+            "package, set gpu_stack_fabric=none and waive the check driver.fabric_manager (gpu_stack_waivers)",
         )
 
     def check(self, planned: FabricComponent, plan: Plan, probe: Probe, findings: Findings) -> None:

@@ -19,6 +19,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem
@@ -176,7 +177,8 @@ def plan_from_json(data: Any) -> Plan:
         if missing := [name for name in _IN_EVERY_PLAN if data.get(name) is None]:
             raise records.RecordError([(f"gpu_stack_plan.{name}", "missing") for name in missing])
     except records.RecordError as error:
-        raise PlanInputError(f"{error}; run playbooks/gpu_host.yml, which makes a plan of this release") from error
+        run = f"run `{playbook_call.call('gpu_host')}`, which makes a plan of this release"
+        raise PlanInputError(f"{error}; {run}") from error
     defaults = user_request.asking()
     known = {name: value for name, value in plan.request.items() if name in defaults}
     components = {name: plan.components.get(name) for name in NOTHING}

@@ -29,6 +29,7 @@ class Variable:
     maximum: float = 0
     request: bool = False
     warns_if_empty: bool = True
+    secret: bool = False
 
     @property
     def option(self) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import PlanInputError
@@ -223,7 +224,15 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
     )
 
 
-_RUN = "ansible-playbook playbooks/gpu_host.yml -i inventories/lab"
+def _command(playbook: str, variables: Sequence[str]) -> str:
+    """Return the command of a playbook with the inventory of a clone, which described hosts are not in yet."""
+    words = [word for variable in variables for word in ("-e", shlex.quote(variable))]
+    return " ".join([f"ansible-playbook playbooks/{playbook}.yml -i inventories/lab", *words])
+
+
+def _filled(data: Any) -> Any:
+    """Return text, or data with text, with the commands of the playbooks that it names."""
+    return playbook_call.fill(data, _command)
 
 
 def _view(plan: Plan, probe: Probe) -> HostView:
@@ -241,11 +250,10 @@ def _screen(arguments: argparse.Namespace, plan: Plan, view: HostView | None, ou
     """Return the plan for people."""
     is_terminal = out.isatty()
     columns = max(shutil.get_terminal_size((80, 24)).columns, 60) if is_terminal else 80
-    style = Style(columns, is_terminal and "NO_COLOR" not in os.environ, arguments.why)
-    pairs = [pair.strip().removeprefix(PREFIX) for pair in arguments.request]
-    pairs += [f"versions_file={Path(arguments.versions).absolute()}"] if arguments.versions else []
-    words = [word for pair in pairs for word in ("-e", shlex.quote(PREFIX + pair))]
-    command = " ".join([_RUN, *words])
+    style = Style(columns, is_terminal and "NO_COLOR" not in os.environ, arguments.why, fill=_filled)
+    pairs = [PREFIX + pair.strip().removeprefix(PREFIX) for pair in arguments.request]
+    pairs += [f"{PREFIX}versions_file={Path(arguments.versions).absolute()}"] if arguments.versions else []
+    command = _command("gpu_host", pairs)
     then = f"{command} --limit HOST" if view else f"{command}, with the host in inventories/lab/hosts.yml"
     return plan_screen(plan, view, style=style, then=then)
 
@@ -257,7 +265,7 @@ def _document(plan: Plan, view: HostView | None) -> dict[str, Any]:
         document["problems"] += to_json(view.refused)
         document["warnings"] += to_json(view.warnings)
         document["ok"] = plan.ok and not view.refused
-    return document
+    return dict(_filled(document))
 
 
 def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> int:

@@ -6,34 +6,17 @@ import dataclasses
 import functools
 import getpass
 import hashlib
-import os
 import platform
-import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import release
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import run_command
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
-_OURS = re.compile(rf"({PREFIX}\w+=\S*\s*)+")
-# Options of ansible-playbook that say what a run does and how it connects, by the names that Ansible gives them.
-_OPTIONS = {
-    "inventory": "-i",
-    "subset": "--limit",
-    "tags": "--tags",
-    "skip_tags": "--skip-tags",
-    "private_key_file": "--private-key",
-    "vault_password_files": "--vault-password-file",
-    "connection_password_file": "--connection-password-file",
-    "become_password_file": "--become-password-file",
-}
-_FLAGS = {"ask_pass": "-k", "become_ask_pass": "-K", "ask_vault_pass": "-J", "become": "-b", "check": "--check"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,43 +50,11 @@ def about(started: datetime, options: Mapping[str, Any]) -> About:
         begun.strftime(_TIME),
         now.strftime(_TIME),
         max(round((now - begun).total_seconds()), 0),
-        command(options),
+        run_command.typed(options),
         f"{getpass.getuser()}@{platform.node()}",
         release.version(),
         catalog_digest(),
     )
-
-
-def command(options: Mapping[str, Any]) -> str:
-    """Return the command that was typed, without what may be a secret.
-
-    Of -e the names of files and the values of our own variables are shown, without logins in URLs; others are `...`.
-    """
-    words = ["ansible-playbook", *map(_near, options.get("args") or ())]
-    for name, option in _OPTIONS.items():
-        for value in _values(options.get(name)):
-            if (name, value) != ("tags", "all"):
-                words += [option, _near(value)]
-    for value in _values(options.get("extra_vars")):
-        words += ["-e", _extra(value)]
-    words += [flag for name, flag in _FLAGS.items() if options.get(name)]
-    return " ".join(word if word == "..." else shlex.quote(str(word)) for word in words)
-
-
-def _extra(value: str) -> str:
-    if value.startswith("@"):
-        return f"@{_near(value[1:])}"
-    return str(urls.without_credentials(value)) if _OURS.fullmatch(value) else "..."
-
-
-def _near(value: str) -> str:
-    """Return a path as it is typed here; Ansible makes those of options absolute."""
-    return os.path.relpath(value) if Path(value).is_relative_to(Path.cwd()) else value
-
-
-def _values(given: Any) -> Iterator[str]:
-    for value in [given] if isinstance(given, str) else given or ():
-        yield str(value)
 
 
 @functools.cache

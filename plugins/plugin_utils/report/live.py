@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-import shlex
-import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import wrapped
 
 SAME_AS = "same_as"  # in the result of a host that failed for the same reason as another one: that host
-PLAN = "shown_plan"  # in the result of a host that was planned: its text without the host's name, and the next command
+PLAN = "shown_plan"  # in the result of a host that was planned: its text without the host's name; whether to apply it
 _LIMITED = 10  # hosts that a command names
 LONG = 10.0  # seconds after which a log names the task that is running
 _SHOWN = 20  # hosts of a line in a log
-_LIMIT = re.compile(r" --limit \S+")
 RUNNING, DONE, FAILED = "running", "done", "failed"
 WAITING = "waiting for other hosts"
 
@@ -114,22 +112,20 @@ def some(hosts: Sequence[str]) -> str:
     return f"{shown}, ... {len(hosts)} hosts" if len(hosts) > _SHOWN else shown
 
 
-def plans(shown: Mapping[str, Mapping[str, str]], width: int) -> Iterator[str]:
+def plans(shown: Mapping[str, Mapping[str, Any]], width: int, command: Callable[[str], str]) -> Iterator[str]:
     """Yield the plans of hosts, in the order of the hosts, each once with the hosts that have it.
 
-    shown: what PLAN is in the result of each host. width: columns.
+    shown: what PLAN is in the result of each host. width: columns. command: applies the plans of the hosts that its
+    argument names, of all hosts of the run if it is empty.
     """
-    hosts_of: dict[tuple[str, str], list[str]] = {}
+    hosts_of: dict[tuple[str, bool], list[str]] = {}
     for host, plan in shown.items():
-        hosts_of.setdefault((plan["text"], _LIMIT.sub("", plan["next"])), []).append(host)
-    for (text, command), hosts in hosts_of.items():
+        hosts_of.setdefault((plan["text"], plan["next"]), []).append(host)
+    for (text, is_next), hosts in hosts_of.items():
         yield f"{for_terminal(some(hosts))}  {text}"
-        if command:
-            following = shown[hosts[0]]["next"]
-            limited = ",".join(hosts) if len(hosts) <= _LIMITED else ""
-            following = _LIMIT.sub(f" --limit {shlex.quote(limited)}", following) if limited else command
-            following = for_terminal(f"Next: {following}   (-v: reasons)")
-            yield textwrap.fill(following, width, subsequent_indent=" " * 6)
+        if is_next:
+            following = for_terminal(command(",".join(hosts) if len(hosts) <= _LIMITED else ""))
+            yield "\n".join(wrapped(f"Next: {following}   (-v: reasons)", width, rest=" " * 6, command=following))
 
 
 class Region:

@@ -50,6 +50,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
     PartCheck,
     Report,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 from markupsafe import Markup, escape
 
 RUN_PAGE, CERTIFICATE = "report.html", "certificate.html"
@@ -67,8 +68,8 @@ _LABELS = {part.name: part.label for part in PARTS}
 Recordings = Mapping[str, Sequence[plots.Row]]
 
 
-def run_page(report: Report) -> str:
-    """Return the page of a run: what is wrong with its remedies, then its hosts."""
+def run_page(report: Report, commands: Commands | None = None) -> str:
+    """Return the page of a run: what is wrong with its remedies, what to type next, then its hosts."""
     findings = list(_findings(report))
     columns, rows = _host_table(report)
     warnings = _shared(
@@ -92,7 +93,7 @@ def run_page(report: Report) -> str:
         columns=columns,
         rows=rows,
         changed=_shared((line, number) for number, host in enumerate(report.hosts) for line in rendering.changed(host)),
-        following=rendering.following(report),
+        following=rendering.following(report, commands) if commands else [],
     )
 
 

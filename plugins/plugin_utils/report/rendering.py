@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -17,12 +16,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import m
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import ComponentDiff, TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
-    FAILED,
     MADE,
     NOT_CHANGED,
     NOT_RUN,
+    PENDING,
     STAGES,
     TORN_DOWN,
+    UNANSWERED,
     VERDICTS,
     VERIFIED,
     CheckReport,
@@ -30,10 +30,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
     PartCheck,
     Report,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 
 _SHOWN = 20  # hosts of a line
 _ROWS = 30  # of the table on a terminal
 _FAILURES = 5  # failed checks of a host in the terminal
+_READING = ("verify", "preflight", "report")  # playbooks that repair nothing
+_RESTORING = ("rollback", "teardown")
 _NO_VALUE = {"-", NOT_RUN}
 _OUTCOMES = {name: outcome.word for name, outcome in TABLE.items()}
 
@@ -196,8 +199,8 @@ def _training_tables(training: TrainingEvidence) -> list[str]:
 # The terminal ---------------------------------------------------------------------------------------------------
 
 
-def table(report: Report) -> str:
-    """Return the summary for a terminal: what is simulated, then a line for each host, then the reasons.
+def table(report: Report, commands: Commands | None = None) -> str:
+    """Return the summary for a terminal: what is simulated, then a line for each host, the reasons, and what to type.
 
     It is as narrow as it can be, since a terminal breaks what is wider: a column in which no host has a value is left
     out, and outcomes that need no attention are counted below the table, of all hosts together.
@@ -225,20 +228,27 @@ def table(report: Report) -> str:
     lines += [f"{note}." for note in report.notes]
     took = f" after {report.about.duration}" if report.about else ""
     lines.append(f"Overall: {report.verdict}" + (took if report.hosts else ", nothing was run"))
-    lines += following(report)
+    lines += following(report, commands) if commands else []
     return for_terminal("\n".join(lines))
 
 
-def following(report: Report) -> list[str]:
-    """Return what to type next, if that follows from the verdict."""
-    command = report.about.command if report.about else ""
-    if report.status == VERIFIED:
-        checks = re.sub(r"\bgpu_host(\.yml)?(?= |$)", r"verify\1", command, count=1)
-        return [f"Next: {checks}   (checks again)"] if checks != command else []
-    if not command or report.status in (NOT_CHANGED, TORN_DOWN):
+def following(report: Report, commands: Commands) -> list[str]:
+    """Return what to type next, if that follows from the verdict; never what cannot help, such as a refused request."""
+    playbook, status = commands.playbook, report.status
+    is_damaged = any(host.damage.left for host in report.hosts)
+    is_found = is_damaged or any(host.checks.failed for host in report.hosts)
+    if status == VERIFIED:
+        return [f"Next: {commands.of('verify')}   (checks again)"] if playbook == "gpu_host" else []
+    if any(host.problems for host in report.hosts):
+        return ["Next: do what a remedy above says, then run the command again, or as the remedy changes it"]
+    if status == PENDING and playbook:  # tags may have left it so
+        return [f"Next: {commands.of(playbook if playbook in _RESTORING else 'gpu_host')}"]
+    if playbook in _READING and status != UNANSWERED and (is_damaged if status == NOT_CHANGED else is_found):
+        return [f"Next: {commands.of('gpu_host')}"]
+    if status in (NOT_CHANGED, TORN_DOWN):
         return []
-    is_refused = report.status == FAILED or "..." in command  # a remedy may be another command
-    return ["Next: solve that, then run the command again" if is_refused else f"Next: {command}"]
+    is_answered_later = status == UNANSWERED and playbook
+    return [f"Next: {commands.of(playbook)}" if is_answered_later else "Next: solve that, then run the command again"]
 
 
 def _summary_row(host: HostReport, names: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, PASS, REUSED, SKIP
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
@@ -123,7 +124,8 @@ def training_refusal(plan: Plan, requested: str | None = None) -> str:
         return ""
     return (
         f"smoke_train_framework={requested}, but the plan of this host has {' and '.join(planned) or 'no framework'}: "
-        f"set gpu_stack_{requested}=auto and run playbooks/gpu_host.yml, or do not set smoke_train_framework"
+        f"set gpu_stack_{requested}=auto and run `{playbook_call.call('gpu_host')}`, or do not set "
+        "smoke_train_framework"
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, PASS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
@@ -131,7 +132,7 @@ def verdict(plan: Plan, host: Probe, run: Run, now: str) -> Verification:
     text = "; ".join(reasons)
     if found == NOT_VERIFIED:
         message = (
-            f"Nothing was recorded as verified: {text}. Run playbooks/gpu_host.yml with all its tags"
+            f"Nothing was recorded as verified: {text}. Run `{playbook_call.call('gpu_host')}`, with all its tags"
             if is_new or run.damaged
             else ""
         )

@@ -277,7 +277,7 @@ def check_device(device: Device, measured: Sequence[dict[str, Any]]) -> dict[str
     failed = [entry for entry in measured if entry["status"] == "fail"]
     done = [entry for entry in measured if entry["status"] == "pass"]
     if failed:
-        remedy = "check the kernel log (dmesg) for Xid errors and run playbooks/verify.yml"
+        remedy = "check the kernel log (`dmesg`) for Xid errors, and verify the host"
         return check(id_, "fail", f"n = {failed[0]['n']}: {failed[0]['reason']}", expected, remedy)
     if not done:
         reason = measured[0]["reason"] if measured else "no size"
@@ -290,7 +290,7 @@ def check_compared(gpus: int, on_pci: int, simulated: bool, framework: str) -> d
     """Check that there was a GPU to compare the CPU with; a real GPU on the PCI bus must be usable."""
     if on_pci > gpus and not simulated:
         found = f"{framework} sees {gpus} GPUs, the PCI bus has {on_pci} NVIDIA GPUs"
-        remedy = "run nvidia-smi and playbooks/verify.yml; CUDA_VISIBLE_DEVICES hides GPUs"
+        remedy = "run `nvidia-smi`, and verify the host; CUDA_VISIBLE_DEVICES hides GPUs"
         return check("gpu-compared", "fail", found, f"{on_pci} GPUs", remedy)
     if not gpus:
         found = "no GPU: CPU only, no comparison" + (" (the host's GPUs are simulated)" if simulated else "")

@@ -68,7 +68,7 @@ FOR_GUESTS = ("vfio-pci", "pci-stub")  # kernel drivers that keep a device for v
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NOT_FOUND = (
     "found no nvidia-smi in PATH or the usual directories; expected the one of the NVIDIA driver; "
-    "install the driver (playbooks/gpu_host.yml) or set the program with --nvidia-smi"
+    "install the driver or set the program with --nvidia-smi"
 )
 
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from ansible import context
 from ansible_collections.gpuhost.stack.plugins.action import stack_plan
 from syrupy.assertion import SnapshotAssertion
 
@@ -42,18 +41,6 @@ def test_a_misspelt_variable_is_refused_before_the_probe(tmp_path: Path, snapsho
     assert "\n- gpu_stack_cudda: " in message
     assert message in answer.stdout
     assert message == snapshot
-
-
-def test_the_next_command_asks_for_what_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(PROJECT)
-    called = {"args": ("playbooks/plan.yml",), "inventory": (f"{PROJECT}/inventories/lab",), "become_ask_pass": True}
-    monkeypatch.setattr(context, "CLIARGS", {**called, "check": True, "extra_vars": ("gpu_stack_cuda=13.2",)})
-    expected = "ansible-playbook playbooks/gpu_host.yml -i inventories/lab --limit gpu01 -e gpu_stack_cuda=13.2 -K"
-    assert stack_plan.next_command("gpu01") == expected
-    monkeypatch.setattr(context, "CLIARGS", {"args": ("gpuhost.stack.plan",)})
-    assert stack_plan.next_command("gpu01") == "ansible-playbook gpuhost.stack.gpu_host --limit gpu01"
-    monkeypatch.setattr(context, "CLIARGS", {**called, "args": ("playbooks/gpu_host.yml",)})
-    assert stack_plan.next_command("gpu01") == ""
 
 
 @pytest.mark.parametrize("words", [("--tags", "cuda"), ("--skip-tags", "verify,train")], ids=["tags", "skip-tags"])

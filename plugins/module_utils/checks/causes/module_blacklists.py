@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HOST, STACK, Check, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_settings, pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
@@ -27,8 +28,8 @@ CHECKS = (  # that fail where no module is loaded
 _IN_FILES = (
     "Remove that line, run "
     + any_of(lambda words: "`%s`" % words.INITRAMFS)
-    + " and `modprobe nvidia`. `ansible-playbook playbooks/gpu_host.yml` comments out a line that was added since its "
-    "last run."
+    + " and `modprobe nvidia`. `%s` comments out a line that was added since its last run."
+    % playbook_call.call("gpu_host")
 )
 _ON_COMMAND_LINE = "Remove that option from the kernel options (%s), and reboot."
 

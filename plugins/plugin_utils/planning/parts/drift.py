@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP
@@ -168,7 +169,7 @@ class Damage:
         lines = [
             "The host is damaged. It differs from what the last complete run left:",
             *(f"  {text}" for text in self.left.values()),
-            "playbooks/gpu_host.yml repairs this. To accept one of them as it is, add its name to "
+            f"`{playbook_call.call('gpu_host')}` repairs this. To accept one of them as it is, add its name to "
             f"gpu_stack_accept_damage: {'; '.join(self.left)}",
         ]
         return "\n".join(lines)

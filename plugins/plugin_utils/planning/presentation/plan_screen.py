@@ -9,11 +9,12 @@ import dataclasses
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import wrapped
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
     DOWNGRADE,
     INSTALL,
@@ -63,13 +64,14 @@ class HostView:
 class Style:
     """How it is printed: the width in columns, with colours or not, with all reasons and lists or one clause of each.
 
-    option: what to type for all of them.
+    option: what to type for all of them. fill: puts the commands of playbooks into a message that names them.
     """
 
     width: int = 80
     colour: bool = False
     why: bool = False
     option: str = "--why"
+    fill: Callable[[str], str] = str
 
 
 def plan_screen(
@@ -113,7 +115,7 @@ def plan_screen(
     if host:
         screen.put(f"Reboot: {host.outlook.reboot}, {host.outlook.because}{host.outlook.console}.", hang=8)
     if then:
-        screen.put(f"Next: {then}{screen.more}", hang=6)
+        screen.put(f"Next: {then}{screen.more}", hang=6, command=then)
     return screen.text
 
 
@@ -133,17 +135,10 @@ class _Screen:
         """The end of a line that leaves the reasons out."""
         return "" if self.style.why else f"   ({self.style.option}: reasons)"
 
-    def put(self, text: str, indent: int = 0, hang: int = 0, paint: str = "") -> None:
+    def put(self, text: str, indent: int = 0, hang: int = 0, paint: str = "", command: str = "") -> None:
         """Add text, in as many lines as it takes; hang: how much further the lines after the first are indented."""
-        lines = textwrap.wrap(
-            for_terminal(text),
-            self.style.width,
-            initial_indent=" " * indent,
-            subsequent_indent=" " * (indent + hang),
-            break_long_words=False,
-            break_on_hyphens=False,
-            drop_whitespace=True,
-        )
+        shown = for_terminal(self.style.fill(text))
+        lines = wrapped(shown, self.style.width, " " * indent, " " * (indent + hang), command)
         self._lines += [self._painted(line, paint) for line in lines]
 
     def _painted(self, text: str, name: str) -> str:
