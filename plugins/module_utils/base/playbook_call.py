@@ -8,6 +8,7 @@ The controller puts the command in its place (plugin_utils/report/run_command.py
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any, Callable, Sequence
 
 # A host can write such text, too: it gets a playbook of ours and values that no shell interprets.
@@ -28,3 +29,9 @@ def fill(data: Any, command: Callable[[str, Sequence[str]], str]) -> Any:
     if isinstance(data, (list, tuple)):
         return [fill(item, command) for item in data]
     return data
+
+
+def in_a_clone(playbook: str, variables: Sequence[str] = ()) -> str:
+    """Return the command of a playbook where no run was started: in a clone, with the inventory of the README."""
+    words = ["ansible-playbook", "playbooks/%s.yml" % playbook, "-i", "inventories/lab"]
+    return " ".join([*words, *("-e %s" % shlex.quote(variable) for variable in variables)])

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -224,15 +223,9 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
     )
 
 
-def _command(playbook: str, variables: Sequence[str]) -> str:
-    """Return the command of a playbook with the inventory of a clone, which described hosts are not in yet."""
-    words = [word for variable in variables for word in ("-e", shlex.quote(variable))]
-    return " ".join([f"ansible-playbook playbooks/{playbook}.yml -i inventories/lab", *words])
-
-
 def _filled(data: Any) -> Any:
     """Return text, or data with text, with the commands of the playbooks that it names."""
-    return playbook_call.fill(data, _command)
+    return playbook_call.fill(data, playbook_call.in_a_clone)
 
 
 def _view(plan: Plan, probe: Probe) -> HostView:
@@ -253,7 +246,7 @@ def _screen(arguments: argparse.Namespace, plan: Plan, view: HostView | None, ou
     style = Style(columns, is_terminal and "NO_COLOR" not in os.environ, arguments.why, fill=_filled)
     pairs = [PREFIX + pair.strip().removeprefix(PREFIX) for pair in arguments.request]
     pairs += [f"{PREFIX}versions_file={Path(arguments.versions).absolute()}"] if arguments.versions else []
-    command = _command("gpu_host", pairs)
+    command = playbook_call.in_a_clone("gpu_host", pairs)
     then = f"{command} --limit HOST" if view else f"{command}, with the host in inventories/lab/hosts.yml"
     return plan_screen(plan, view, style=style, then=then)
 

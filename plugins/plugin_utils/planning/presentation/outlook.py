@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
@@ -16,9 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
 NO, LIKELY, YES = "no", "likely", "yes"
-_TEXT_CONSOLE = (
-    "; if the screen stays black after it, log in on a text console (Ctrl+Alt+F3): playbooks/{}.yml undoes the change"
-)
+_TEXT_CONSOLE = "; if the screen stays black after it, log in on a text console (Ctrl+Alt+F3): `{}` undoes the change"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +53,7 @@ def outlook(
     reboot, because = _reboot(plan, diff, probe, own_kernel)
     playbook = "rollback" if probe.verified or probe.driver.loaded else "teardown"
     has_screen = probe.display.manager and probe.display.graphical
-    console = _TEXT_CONSOLE.format(playbook) if reboot != NO and has_screen else ""
+    console = _TEXT_CONSOLE.format(playbook_call.call(playbook)) if reboot != NO and has_screen else ""
     return Outlook(download, disk, reboot, because, console)
 
 
