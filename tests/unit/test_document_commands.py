@@ -80,23 +80,6 @@ def test_the_lab_runs_each_command_that_is_for_it() -> None:
     assert len(run) == len(ON_THE_LAB)
 
 
-def test_playbooks_that_the_lab_does_not_run_pass_their_syntax_check() -> None:
-    """A misspelt option or playbook would be found on the lab; here Ansible reads the words alone."""
-    words = [
-        entry["command"].split()
-        for entries in COMMANDS.values()
-        for entry in entries
-        if "never" in entry and entry["command"].startswith("ansible-playbook playbooks/")
-    ]
-    assert words
-    inventory = "inventories/demo"
-    for command in words:
-        changed = [inventory if word.startswith("inventories/") else word for word in command]
-        program = str(PROJECT / ".venv/bin" / changed[0])
-        done = subprocess.run([program, "--syntax-check", *changed[1:]], cwd=PROJECT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
 # How commands and outputs are read ---------------------------------------------------------------------------------
 
 

@@ -1,0 +1,92 @@
+"""The commands that messages print: each in backticks in a text of the product, or the name of a playbook.
+
+They are collected from the texts themselves, so that no new one is left out: from every string of the Python code that
+is not for developers, and from every message of a playbook, role or template. printed.yml says how each is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.documents import DOCUMENTS, PROJECT, shown
+
+CODE = re.compile(r"`([^`\n]+)`")
+LOOKUP = re.compile(r"\{\{ lookup\('gpuhost\.stack\.command', '(\w+)'\) \}\}")
+FOR_DEVELOPERS = {"DOCUMENTATION", "EXAMPLES", "RETURN"}
+EXPRESSION = "{}"  # stands for what a message puts into a text
+
+
+def _for_developers(tree: ast.Module) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        names = {getattr(to, "id", "") for to in node.targets} if isinstance(node, ast.Assign) else set()
+        if isinstance(node, ast.Expr) or names & FOR_DEVELOPERS:
+            yield node.value
+
+
+def _text(node: ast.AST) -> str:
+    """Return what a string, or one that is composed of several, says."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _text(node.left) + _text(node.right)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        return re.sub(r"%[\w.]*[sdgr]", EXPRESSION, _text(node.left))
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else EXPRESSION
+
+
+def of_python(path: Path) -> Iterator[str]:
+    """Yield the texts of a module."""
+    tree = ast.parse(path.read_text())
+    done = set(_for_developers(tree))
+    for node in ast.walk(tree):
+        if node in done:
+            done.update(ast.iter_child_nodes(node))
+        elif isinstance(node, ast.JoinedStr | ast.BinOp | ast.Constant):
+            done.update(ast.walk(node))
+            yield _text(node)
+
+
+def of_yaml(path: Path) -> Iterator[str]:
+    """Yield the text of a playbook or task file without comments."""
+    yield LOOKUP.sub(r"[[\1]]", re.sub(r"^\s*#.*$", "", path.read_text(), flags=re.MULTILINE))
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield each text of the product with its file."""
+    for folder in ("plugins", "roles"):
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            yield from ((str(path.relative_to(PROJECT)), text) for text in of_python(path))
+    for path in sorted([*PROJECT.glob("playbooks/**/*.yml"), *PROJECT.glob("roles/*/tasks/*.yml")]):
+        yield from ((str(path.relative_to(PROJECT)), text) for text in of_yaml(path))
+
+
+def spans() -> dict[str, str]:
+    """Return what stands in backticks in any text, with a file that has it."""
+    return {span: name for name, text in texts() for span in CODE.findall(text)}
+
+
+# What begins a command where a sentence has it without backticks; and a text that is one as a whole.
+IN_A_SENTENCE = re.compile(r"(?<![\w/`.-])(sudo |ansible-playbook |script/(?:plan|lock|capture) )")
+WORDS_OF_PACKAGE_MANAGERS = ("apt_words.py", "dnf_words.py")
+WHOLE = re.compile(r"(?:apt-get|apt-mark|apt-cache|dnf|dpkg|rpm|sudo|script/\w+|ansible-playbook) [^:;.]+")
+
+
+def in_sentences() -> Iterator[tuple[str, str]]:
+    """Yield each text from where a command without backticks begins in it, with its file."""
+    for name, text in texts():
+        plain = CODE.sub("", text)
+        yield from ((plain[found.start() :], name) for found in IN_A_SENTENCE.finditer(plain))
+        if name.endswith(WORDS_OF_PACKAGE_MANAGERS) and WHOLE.fullmatch(text):
+            yield text, name
+
+
+def in_documents() -> Iterator[tuple[str, str]]:
+    """Yield each command of ansible-playbook that a document has, in a block or in a sentence, with the document."""
+    for path in DOCUMENTS:
+        text = path.read_text()
+        for command in [*(one.command for one in shown(text, path.name)), *CODE.findall(text)]:
+            if command.startswith("ansible-playbook "):
+                yield command, str(path.relative_to(PROJECT))
