@@ -1,8 +1,8 @@
 """The commands that the documents show: where each is run, and what it is expected to print.
 
 commands.yml says of each command in a block of code how it is run. The unit tests run those that need no host
-(tests/unit/test_document_commands.py), the tier `docs` those that a host of the lab can run (__main__.py). What messages
-print, and each playbook that a document calls, is read by its program's own parser (printed.py).
+(tests/unit/test_document_commands.py), the tier `docs` those that a host of the lab can run (__main__.py). printed.py
+collects what messages print, and each playbook that a document calls.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_who_may_meet_a_black_screen_is_told_of_text_consoles(snapshot: Snapshot
     plan = make_plan({"driver": DRIVER})
     assert seen(plan, display=display, **nouveau).console == snapshot
     replaced = seen(plan, display=display, driver=LOADED, gpu_processes=[XORG])
-    assert replaced.console.endswith("playbooks/rollback.yml undoes the change")
+    assert replaced.console.endswith("`[[rollback]]` undoes the change")
     for other in ({"display": display}, {"display": {**display, "graphical": False}, **nouveau}, nouveau):
         assert seen(plan, **other).console == ""
 
