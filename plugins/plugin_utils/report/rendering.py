@@ -241,7 +241,7 @@ def following(report: Report, commands: Commands) -> list[str]:
     if status == VERIFIED:
         return [f"Next: {commands.of('verify')}   (checks again)"] if playbook == "gpu_host" else []
     if any(host.problems for host in report.hosts):
-        return ["Next: do what a remedy above says, then run the command again, or as the remedy changes it"]
+        return ["Next: do what a remedy above says; where it sets a variable, run the command with that"]
     if status == PENDING and playbook:  # tags may have left it so
         return [f"Next: {commands.of(playbook if playbook in _RESTORING else 'gpu_host')}"]
     if playbook in _READING and status != UNANSWERED and (is_damaged if status == NOT_CHANGED else is_found):
