@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.documents import DOCUMENTS, PROJECT, shown
 
 CODE = re.compile(r"`([^`\n]+)`")
-LOOKUP = re.compile(r"\{\{ lookup\('gpuhost\.stack\.command', '(\w+)'\) \}\}")
+LOOKUP = re.compile(r"\{\{ lookup\('gpuhost\.stack\.command',\s+'(\w+)'\) \}\}")
 FOR_DEVELOPERS = {"DOCUMENTATION", "EXAMPLES", "RETURN"}
 EXPRESSION = "{}"  # stands for what a message puts into a text
 
@@ -71,7 +71,10 @@ def spans() -> dict[str, str]:
 # What begins a command where a sentence has it without backticks; and a text that is one as a whole.
 IN_A_SENTENCE = re.compile(r"(?<![\w/`.-])(sudo |ansible-playbook |script/(?:plan|lock|capture) )")
 WORDS_OF_PACKAGE_MANAGERS = ("apt_words.py", "dnf_words.py")
-WHOLE = re.compile(r"(?:apt-get|apt-mark|apt-cache|dnf|dpkg|rpm|sudo|script/\w+|ansible-playbook) [^:;.]+")
+WHOLE = re.compile(
+    r"(?:apt-get|apt-mark|apt-cache|dnf|dpkg|rpm|sudo|script/\w+|ansible-playbook) [^:;.]+"
+    r"|(?:grub2?-reboot|grubby|dracut|update-initramfs|lsinitramfs|lsinitrd)( .+)?"
+)
 
 
 def in_sentences() -> Iterator[tuple[str, str]]:

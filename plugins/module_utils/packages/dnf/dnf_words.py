@@ -28,7 +28,7 @@ REPAIR = "run sudo dnf check --dependencies, and install or remove what it names
 
 # What has the image of a kernel, of each flavour. kernel-core-VERSION where several are there, see rpm_database.
 KERNELS: Tuple[str, ...] = ("kernel-core*", "kernel-*-core*")
-KERNEL_OPTIONS = "sudo grubby --update-kernel=ALL with --args or --remove-args"
+KERNEL_OPTIONS = "sudo grubby --update-kernel=ALL --remove-args=OPTION, or --args=OPTION"
 START_ONCE = "grub2-reboot"
 START = "grubby --set-default /boot/vmlinuz-{kernel}"
 INITRAMFS = "dracut --force --regenerate-all"

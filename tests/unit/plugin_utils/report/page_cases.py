@@ -11,6 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.about import About
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import Report, build_report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 
 from tests.unit.plugin_utils.report.report_cases import FULL_DISK, PLAN, PROBE, TORCH, TRAINING, WITH_PYTORCH, evidence
 
@@ -22,6 +23,14 @@ RUN = About(
     "me@lab",
     "0.1.0",
     "1a2b3c4d5e6f",
+)
+COMMANDS = Commands(
+    {
+        "args": ("playbooks/gpu_host.yml",),
+        "inventory": ("inventories/lab",),
+        "extra_vars": ("gpu_stack_cuda=13.2",),
+        "subset": "hopper",
+    }
 )
 MACHINE = {"vendor": "Supermicro", "model": "SYS-821GE-TNHR", "serial": "S411795X3A12345"}
 SPECS: dict[str, CheckSpec] = {spec.id: spec for group in checks.GROUPS.values() for spec in group.CHECKS}

@@ -158,10 +158,9 @@ def test_equal_skips_are_one_line() -> None:
 
 
 def test_the_page_of_a_run_says_what_changed_and_what_is_next() -> None:
-    page = text(pages.run_page(page_cases.verified()))
+    page = text(pages.run_page(page_cases.verified(), page_cases.COMMANDS))
     assert "Changes NVIDIA driver 580.126.16 -> 595.71.05, CUDA toolkit 13.2.1," in page
-    command = page_cases.RUN.command.replace("gpu_host.yml", "verify.yml")
-    assert f"Next {command} (checks again)" in page
+    assert f"Next {page_cases.COMMANDS.of('verify')} (checks again)" in page
 
 
 def test_what_is_simulated_is_said_once() -> None:
@@ -174,7 +173,7 @@ def test_what_is_simulated_is_said_once() -> None:
 
 
 def test_a_run_begins_with_what_is_wrong_and_its_remedy(snapshot: SnapshotAssertion) -> None:
-    lines = shown(pages.run_page(page_cases.one_of_ten()))
+    lines = shown(pages.run_page(page_cases.one_of_ten(), page_cases.COMMANDS))
     assert lines[: lines.index("\nhopper-2\n")] == snapshot
     page = text(pages.run_page(page_cases.one_of_ten()))
     hosts = re.findall(r"hopper-\d+(?= (?:failed|verified) 8 x)", page)
