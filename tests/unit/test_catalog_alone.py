@@ -50,7 +50,6 @@ ALLOWED = {
     ("plugins/module_utils/", r"cuda-compat(-?\*)?"): "messages name the packages of NVIDIA's forward compatibility",
     ("plugins/module_utils/nvidia/gpu_processes.py", "nvidia-device-p"): "a program's name, as the kernel cuts it",
     ("plugins/plugin_utils/capture_command/masking.py", "nvidia.(com|cn)"): "whose names in URLs are no secret",
-    ("plugins/plugin_utils/components/inputs/user_request.py", r"13\.2"): "a message's example of a version",
     ("plugins/plugin_utils/plan_command/", r"12\.9|13\.2|580\.95\.05"): "examples in the help text and in messages",
     ("plugins/plugin_utils/plan_command/", r"9\.0"): "an example of a compute capability",
     ("plugins/plugin_utils/planning/plan_matrix.py", r"(7|8|9|10)\.0"): "compute capabilities, not CUDA releases",

@@ -190,7 +190,7 @@ def test_an_incomplete_catalog_is_no_traceback(clone: Path, tmp_path: Path) -> N
             [sys.executable, broken / "script" / words[0], *words[1:]], env=environment, capture_output=True, text=True
         )
         assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
-        assert ended.stderr.startswith(f"script/{words[0]}: 2 problem(s) in the catalog:\n"), ended.stderr
+        assert ended.stderr.startswith(f"script/{words[0]}: 2 problems in the catalog:\n"), ended.stderr
         assert "max_glibc: missing" in ended.stderr
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.inventory_variables import outranked
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.spelling import counted
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
@@ -30,7 +31,8 @@ role_inputs.inputs()
 def refusal(mistakes: list[str]) -> str:
     """Return all mistakes in the variables of a host for a terminal, one a line."""
     listed = "".join(f"\n- {mistake}" for mistake in mistakes)
-    return f"{len(mistakes)} mistake(s) in the variables; nothing was changed. Correct the inventory or -e:{listed}"
+    number = counted(len(mistakes), "mistake")
+    return f"{number} in the variables; nothing was changed. Correct the inventory or -e:{listed}"
 
 
 def first_with(text: str, host: str) -> str:
@@ -99,5 +101,5 @@ class VariablesAction(ActionBase):
         first = first_with(text, host)
         if first == host:
             raise AnsibleActionFail(text)
-        message = f"the {len(mistakes)} mistake(s) in the variables of {first}; nothing was changed"
+        message = f"the {counted(len(mistakes), 'mistake')} in the variables of {first}; nothing was changed"
         raise AnsibleActionFail(message, result={live.SAME_AS: first})

@@ -1,4 +1,4 @@
-"""Find the known name that a misspelt one is nearest to."""
+"""Find the known name that a misspelt one is nearest to, and write numbers of things."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ def hint(name: str, known: Iterable[str]) -> str:
     """Return the question whether the nearest known name was meant, to end a message with; empty where none is near."""
     found = nearest(name.lower(), known)
     return f"; did you mean {found}?" if found else ""
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things: `1 problem`, `2 problems`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -79,6 +79,10 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
             "repository-not-read",
             f"no repository was read{why}; versions are those of the catalog and may not be offered",
         )
+    for choice in CHOICES:
+        if choice.check:
+            choice.check(context, findings)
+    of_host = len(findings.warnings)
     found = search(context, CHOICES, ROWS, findings)
     planned = {name: candidate.component for name, candidate in found.taken.items() if candidate.component}
     for choice in CHOICES:
@@ -87,12 +91,14 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
     if context.distro.dist:
         packaged = {name: each for name, each in planned.items() if isinstance(each, PackagedComponent)}
         planned |= {name: each.of_rpm() for name, each in packaged.items()}
-    if context.distro.planned_only and host.described:
-        findings.warn(distributions.PLANNED_ONLY, distributions.planned_only(context.distro))
     components = NOTHING.but(**planned)
     check_frameworks(request, CHOICES, components, findings)
     if "tensorflow" in planned:
         gpus = small_gpus.leave_out(catalog, gpus, findings)
+    if findings.problems:  # then there is no plan to warn of
+        del findings.warnings[of_host:]
+    if context.distro.planned_only and host.described:
+        findings.warn(distributions.PLANNED_ONLY, distributions.planned_only(context.distro))
     if kept := staying.kept(context):
         known_bad.warn_of_driver(context, kept.version, findings)
     plan = _plan(host, request, gpus, components, repository.of_plan(context, components), findings)

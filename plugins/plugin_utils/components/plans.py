@@ -67,11 +67,11 @@ def plan_for_probe(
     is_recorded: of what is adopted, whether it will count as verified, or is only checked. Invalid values of the
     request are problems of the plan, so that they are reported with all others.
     """
-    read = user_request.read(request)
+    catalog = catalog or load_catalog()
+    read = user_request.read(request, catalog)
     wrong = read.errors
     if unknown_names := [why for name, why in wrong.items() if name not in read.request]:
         raise PlanInputError("; ".join(unknown_names))
-    catalog = catalog or load_catalog()
     host = host_of(catalog, read.request, probe)
     if adoption.is_asked(read.request):
         asked = saved_versions.apply(saved, read.request, host, catalog).request if saved else read.request

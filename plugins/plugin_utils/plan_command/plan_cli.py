@@ -38,6 +38,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_op
     parser,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_gpus import find_gpus, find_switches
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
@@ -75,7 +76,7 @@ def _distribution(catalog: Catalog, text: str) -> str | None:
     )
 
 
-def _request(pairs: Sequence[str], mistakes: list[str]) -> Reading:
+def _request(pairs: Sequence[str], catalog: Catalog, mistakes: list[str]) -> Reading:
     """Return the request of the options; adds what is wrong with them to the mistakes."""
     given: dict[str, str] = {}
     for pair in pairs:
@@ -85,13 +86,15 @@ def _request(pairs: Sequence[str], mistakes: list[str]) -> Reading:
             mistakes.append(f"--request {pair!r}: expected NAME=VALUE, such as cuda=13.2")
         elif given.get(name, value) != value:
             mistakes.append(f"--request gives {name}={given[name]} and {name}={value}; expected one of them")
+        elif why := variables.not_ours(name):
+            mistakes.append(why)
         elif name in of_runs():
             mistakes.append(
                 f"{PREFIX}{name} changes no plan, and script/plan does not read it; set it in the inventory"
             )
         else:
             given[name] = value
-    read = user_request.read(given)
+    read = user_request.read(given, catalog)
     mistakes += read.errors.values()
     return read
 
@@ -106,7 +109,7 @@ def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> tuple[Plan, Pr
     """
     if mistakes := _too_long(arguments):
         raise UsageError(mistakes)
-    request = _request(arguments.request, mistakes)
+    request = _request(arguments.request, catalog, mistakes)
     probe, host = None, None
     if arguments.probe is None:
         host = _described_host(arguments, catalog, mistakes)

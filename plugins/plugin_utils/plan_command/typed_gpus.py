@@ -122,8 +122,10 @@ def _words(name: str) -> str:
 
 def _by_name(catalog: Catalog, text: str) -> HostGpu:
     """Match the exact name, then the name without NVIDIA, GeForce and Tesla, then without blanks, then parts of it."""
-    products = sorted(catalog.products.values(), key=lambda p: (p.source != "supported-gpus.json", p.device))
-    products += [dataclasses.replace(catalog.products[n.device], name=n.name) for n in catalog.gpu_names]
+    others = [dataclasses.replace(catalog.products[n.device], name=n.name) for n in catalog.gpu_names]
+    products = sorted(
+        [*catalog.products.values(), *others], key=lambda p: (p.source != "supported-gpus.json", p.device)
+    )
     wanted = _words(text)
     if wanted == _NAMELESS:
         raise PlanInputError(

@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Components, DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.spelling import counted
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
@@ -292,7 +293,7 @@ def _temporary_needs(changing: Collection[str], components: Components, probe: P
         yield Need(TEMPORARY, "verification of signatures", sizes.signatures_mib)
     driver = DriverComponent.of(components)
     if "driver" in changing and driver and driver.module_source == "dkms":
-        compilers = f"{jobs} compiler{'s' if jobs > 1 else ''} of kernel modules"
+        compilers = f"{counted(jobs, 'compiler')} of kernel modules"
         yield Need(TEMPORARY, compilers, sizes.compiler_mib + (jobs - 1) * sizes.compiler_job_mib)
 
 

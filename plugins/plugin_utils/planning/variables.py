@@ -43,6 +43,7 @@ RESULTS = (
     "smoke_train_job_directory",
     "smoke_train_result",
 )
+_SWITCHES = ("enable", "enabled", "disable", "disabled", "install", "skip")  # how other roles end such names
 _SERIAL = re.compile(r"[1-9]\d*|(100|[1-9]\d?)(\.\d+)?%")
 CUDA_LINK = "/usr/local/cuda"
 # What the plan decides together: the versions of components, what has them, and where shells find nvcc.
@@ -66,6 +67,45 @@ _FIXED = {
 # Variables that a role takes from one of gpu_stack_*, which the plan reads as well.
 _ASKED_WITH = {
     f"nvidia_driver_{name}": f"{PREFIX}{name}" for name in ("module_signing_key", "module_signing_certificate")
+}
+# What people have in their group_vars for NVIDIA's own role, nvidia.nvidia_driver on Galaxy, with the variable of ours
+# that means the same. From defaults/main.yml of https://github.com/NVIDIA/ansible-role-nvidia-driver.
+_NVIDIAS_ROLE = {
+    **dict.fromkeys(
+        (
+            *("nvidia_driver_branch", "nvidia_driver_debian_branch", "nvidia_driver_rhel_branch"),
+            *("nvidia_driver_ubuntu_branch", "nvidia_driver_package_state", "nvidia_driver_package_version"),
+            *("nvidia_driver_debian_cuda_package", "nvidia_driver_ubuntu_cuda_package"),
+        ),
+        f"{PREFIX}driver",
+    ),
+    **dict.fromkeys(
+        (
+            *("nvidia_driver_add_repos", "nvidia_driver_debian_install_from_cuda_repo"),
+            *("nvidia_driver_ubuntu_install_from_cuda_repo", "nvidia_driver_debian_install_tesla_driver"),
+            *("nvidia_driver_debian_packages", "nvidia_driver_debian_tesla_package"),
+            *("nvidia_driver_ubuntu_packages", "nvidia_driver_ubuntu_packages_suffix"),
+        ),
+        f"{PREFIX}driver_source",
+    ),
+    **dict.fromkeys(
+        [f"nvidia_driver_{name}_cuda_repo_baseurl" for name in ("debian", "rhel", "ubuntu")], f"{PREFIX}repository_url"
+    ),
+    **dict.fromkeys(
+        [
+            "nvidia_driver_rhel_cuda_repo_gpgkey",
+            *(
+                f"nvidia_driver_{name}_cuda_keyring_{what}"
+                for name in ("debian", "ubuntu")
+                for what in ("package", "url")
+            ),
+        ],
+        f"{PREFIX}repository_key_url",
+    ),
+    "nvidia_driver_skip_reboot": f"{PREFIX}reboot",
+    "nvidia_driver_persistence_mode_on": "nvidia_driver_persistence",
+    "nvidia_driver_module_file": None,
+    "nvidia_driver_module_params": None,
 }
 _SHARED_ROLE = "framework_env"  # the roles that use it set all of its variables
 _TYPES = {
@@ -104,7 +144,8 @@ def misspelt(names: Iterable[str], known: Iterable[str], internal: Iterable[str]
     """Return a message for each unknown variable that looks like one of this collection, with the nearest known name.
 
     known: the gpu_stack_* variables that a user may set; internal: the other ones. Other projects
-    use the prefixes of some roles, too (nccl_debug): such a name is a mistake only where it is like a known one.
+    use the prefixes of some roles, too (nccl_debug): such a name is a mistake only where it is like a known one. A
+    variable of NVIDIA's role may stay beside the one of ours that means the same.
     """
     ours = [*known, *role_options()]
     accepted = {*ours, *internal, *RESULTS}
@@ -112,7 +153,9 @@ def misspelt(names: Iterable[str], known: Iterable[str], internal: Iterable[str]
     mistakes = []
     texts = {name for name in names if isinstance(name, str)}  # Ansible reads {a: 13,2} as two, and warns of 2
     for name in sorted(name for name in texts - accepted if not name.startswith(("_", "ansible_"))):
-        if re.sub(r"[^a-z]", "", name.lower()).startswith("gpustack"):
+        if why := not_ours(name):
+            mistakes += [why] if _NVIDIAS_ROLE.get(name) not in texts else []
+        elif re.sub(r"[^a-z]", "", name.lower()).startswith("gpustack"):
             near = spelling.nearest(_option(name), [option.removeprefix(PREFIX) for option in known])
             mistakes.append(
                 f"{name}: no such variable; did you mean {PREFIX}{near}?"
@@ -122,6 +165,21 @@ def misspelt(names: Iterable[str], known: Iterable[str], internal: Iterable[str]
         elif near := spelling.nearest(name, ours, 0.85 if name.startswith(prefixes) else 0.93):
             mistakes.append(f"{name}: no such variable; did you mean {near}?")
     return mistakes
+
+
+def not_ours(name: str) -> str | None:
+    """Return a message for a variable of another role, or one by which other roles are switched off; else None."""
+    if name in _NVIDIAS_ROLE:
+        ours = _NVIDIAS_ROLE[name]
+        instead = f"set {ours}, beside it or in its place" if ours else "none of ours means the same; remove the line"
+        return f"{name} is a variable of NVIDIA's role nvidia.nvidia_driver, not of gpuhost; {instead}"
+    role, ending = name.rpartition("_")[::2]
+    role = role.removeprefix(PREFIX)
+    if ending not in _SWITCHES or role not in role_inputs.roles():
+        return None
+    component = next((part.name for part in PARTS if part.role == role), None)
+    instead = f"set {PREFIX}{component}=none" if component else f"add --skip-tags {role} to the command"
+    return f"{name}: no such variable; to leave {role} out, {instead}"
 
 
 def _option(name: str) -> str:
@@ -135,7 +193,7 @@ def _option(name: str) -> str:
 def wrong_values(values: Mapping[str, Any], catalog: Catalog, today: date) -> list[str]:
     """Return a mistake for each value that is not accepted. values: by the name of the variable, without templates."""
     request = {name: values[f"{PREFIX}{name}"] for name in of_request() if f"{PREFIX}{name}" in values}
-    wrong = dict(user_request.read(request).errors)
+    wrong = dict(user_request.read(request, catalog).errors)
     mistakes = [wrong.get(name) or _dropped_zero(f"{PREFIX}{name}", name, request[name], catalog) for name in request]
     options = role_options()
     for name, value in values.items():

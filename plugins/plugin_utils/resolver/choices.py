@@ -21,6 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.components imp
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
@@ -180,11 +181,13 @@ class Holds:
 class Remedies:
     """What may be changed for a choice where there is no plan.
 
-    options: of its options those that are versions, with what there is; pythons: those that it has wheels for;
-    leave_out: what may be left out with it; repairs: its own remedies.
+    options: of its options those that are versions, with what there is; advises: whether a series is offered although
+    nobody asked for it; pythons: those that it has wheels for; leave_out: what may be left out with it; repairs: its
+    own remedies.
     """
 
     options: Mapping[str, Callable[[Catalog], list[str]]] = dataclasses.field(default_factory=dict)
+    advises: Callable[[Catalog, str], bool] = lambda _catalog, _series: True
     pythons: Callable[[Catalog], Iterable[str]] = _none
     leave_out: tuple[tuple[str, ...], ...] = ()
     repairs: tuple[Repair, ...] = ()
@@ -271,3 +274,36 @@ def as_in_tables(choices: Choices) -> list[Choice]:
 def by_name(choices: Choices) -> dict[str, Choice]:
     """Return the choices by name."""
     return {choice.name: choice for choice in choices}
+
+
+_OPTION_PARTS = 2  # of a version that is an option, which name a series
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """The versions of the catalog for a field of the request.
+
+    parts: how many of a version name a series; advises: whether a series is offered although nobody asked for it.
+    """
+
+    versions: list[str]
+    parts: int
+    advises: Callable[[str], bool] = lambda _series: True
+
+    def is_advised(self, version: str) -> bool:
+        """Return whether the series of a version is advised."""
+        return self.advises(versions.series(version, self.parts))
+
+    def example(self) -> str:
+        """Return the newest series that is advised; empty where there is none."""
+        advised = [version for version in self.versions if self.is_advised(version)]
+        return versions.series(max(advised, key=versions.key), self.parts) if advised else ""
+
+
+def published(choices: Choices, catalog: Catalog, name: str) -> Published:
+    """Return what the catalog has for a field of the request that is a version."""
+    choice = by_name(choices).get(name)
+    if choice:
+        return Published(choice.published(catalog), choice.series, functools.partial(choice.remedies.advises, catalog))
+    options = {name: known for each in choices for name, known in each.remedies.options.items()}
+    return Published(options[name](catalog), _OPTION_PARTS)

@@ -12,6 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import FO
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import LEFT_ALONE, Gpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.spelling import counted
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, OtherMachine
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
@@ -173,14 +174,14 @@ def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], words: 
     if expected and len(gpus) < expected:
         findings.problem(
             "no-gpu",
-            f"found {len(gpus)} usable NVIDIA GPU(s), expected {expected}",
+            f"found {counted(len(gpus), 'usable NVIDIA GPU')}, expected {expected}",
             "check `lspci -d 10de:` and the slots, or correct gpu_stack_expect_gpus",
         )
     if expected and len(gpus) > expected:
         named = ", ".join(gpu.pci_address or gpu.pci_id for gpu in host.gpus)
         findings.problem(
             "surplus-gpu",
-            f"found {len(gpus)} usable NVIDIA GPU(s) ({named}), expected {expected}",
+            f"found {counted(len(gpus), 'usable NVIDIA GPU')} ({named}), expected {expected}",
             "name those that are not for this stack in gpu_stack_ignore_gpus, or correct gpu_stack_expect_gpus",
         )
 

@@ -17,13 +17,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, locks, missing
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices, as_in_tables, by_name
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import Choices, as_in_tables, published
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import gpu_label
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios import Attempt, Trial, outcome, settings
 
 _NOTHING_ASKED = ("auto", "none", "fallback")
 _MAX_REMEDIES = 3
-_OPTION_PARTS = 2  # of a version that is an option, which name a series
 _GPU_CODES = ("gpu-", "mixed-gpus", "unknown-gpu")
 
 
@@ -165,26 +164,19 @@ def _neighbours(choices: Choices, catalog: Catalog, name: str, asked: str) -> li
     """Return the known versions around the requested one, the nearest first; of two equally near ones, the newer.
 
     They are as long as the request: releases for a release, series for a series. First comes the version that YAML
-    reads as the requested one where it is not quoted; then, of a request that is between the two, its series.
+    reads as the requested one where it is not quoted; then, of a request that is between the two, its series. What is
+    not advised, such as a driver branch of unknown kind, comes last.
     """
-    published, parts = _published(choices, catalog, name)
-    known = {versions.series(version, parts) for version in published}
-    first = [meant] if (meant := versions.before_yaml(asked, published)) else []
-    if asked.count(".") >= parts:
-        series = versions.series(asked, parts)
-        whole = max((version.count(".") for version in published if versions.has_prefix(version, series)), default=0)
+    found = published(choices, catalog, name)
+    known = {versions.series(version, found.parts) for version in found.versions}
+    first = [meant] if (meant := versions.before_yaml(asked, found.versions)) else []
+    if asked.count(".") >= found.parts:
+        series = versions.series(asked, found.parts)
+        whole = max((v.count(".") for v in found.versions if versions.has_prefix(v, series)), default=0)
         first += [series] if asked.count(".") < whole else []
-        known.update(published)
-    return list(dict.fromkeys([*first, *versions.by_nearness(asked, known)]))
-
-
-def _published(choices: Choices, catalog: Catalog, name: str) -> tuple[list[str], int]:
-    """Return the versions of a field of the request in the catalog, and how many parts of one name a series."""
-    choice = by_name(choices).get(name)
-    if choice:
-        return choice.published(catalog), choice.series
-    options = {name: published for each in choices for name, published in each.remedies.options.items()}
-    return options[name](catalog), _OPTION_PARTS
+        known.update(found.versions)
+    near = sorted(versions.by_nearness(asked, known), key=found.is_advised, reverse=True)
+    return list(dict.fromkeys([*first, *near]))
 
 
 def _chosen(name: str, plan: Plan) -> list[str]:

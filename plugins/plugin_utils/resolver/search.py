@@ -87,9 +87,6 @@ class _Search:
         return itertools.chain.from_iterable(self.rules.values())
 
     def found(self, findings: Findings) -> Found:
-        for choice in self.choices.values():
-            if choice.check:
-                choice.check(self.context, findings)
         path = self._best()
         taken = {name: each.candidate for name, each in path.items()}
         facts = _facts(path.values())

@@ -27,7 +27,7 @@ def test_the_refusal_lists_problems_of_the_plan_and_of_the_host() -> None:
     of_plan, of_host = ([{"code": code, "message": "m", "remedy": "r"}] for code in ("no-gpu", "disk-full"))
     plan, host = {**PLANNED, "problems": of_plan}, {"problems": of_host, "warnings": []}
     assert FILTERS["preflight_refusal"](plan, host).splitlines() == [
-        "2 problem(s) on this host; nothing was changed on it.",
+        "2 problems on this host; nothing was changed on it.",
         "- no-gpu: m",
         "  Remedy: r",
         "- disk-full: m",

@@ -314,7 +314,7 @@ CHOICE = Choice(
     archive=lambda context: [f"branch {driver.branch}" for driver in context.distro.distro_drivers],
     lacks=lambda context: "driver branch" if _lacks(context) else "",
     holds=Holds(held=staying.held_packages),
-    remedies=Remedies(repairs=(Repair("no-prebuilt-modules", prebuilt.instead),)),
+    remedies=Remedies(advises=drivers.is_for_production, repairs=(Repair("no-prebuilt-modules", prebuilt.instead),)),
     keeping=Keeping(
         leading=True,
         stays=staying.ways,

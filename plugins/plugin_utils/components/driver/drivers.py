@@ -150,6 +150,11 @@ def published(catalog: Catalog) -> list[str]:
     return [name for b in catalog.driver.branches for name in [b.branch, *(known.version for known in b.versions)]]
 
 
+def is_for_production(catalog: Catalog, branch: str) -> bool:
+    """Return whether a branch is a production or long-term support branch, at its end of life or not."""
+    return not _BY_TYPE.get(branch_of(catalog, branch).type, _UNKNOWN_TYPE)
+
+
 @cached
 def _nvidia_drivers(context: ResolveContext) -> list[Candidate]:
     candidates = []

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.spelling import counted
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import proxmox_headers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
@@ -70,7 +71,7 @@ def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findin
         where = ", ".join(gpu.pci_address for gpu in vgpus if gpu.pci_address) or "all"
         findings.problem(
             "vgpu-guest",
-            f"{len(vgpus)} GPU(s) of this host are vGPUs ({where}; the hypervisor's driver is {versions}): the drivers "
+            f"{counted(len(vgpus), 'vGPU')} on this host ({where}; the hypervisor's driver is {versions}): the drivers "
             "of NVIDIA's repository and of the distribution refuse them",
             "install the guest driver (GRID) of the same vGPU release, from NVIDIA's licensing portal with its "
             "licence, or of a cloud from its provider (Azure: the extension NvidiaGpuDriverLinux installs "

@@ -13,8 +13,11 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import LATEST, PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME, CHOICES, FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable, is_empty
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import published
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")  # as Ansible reads a bool
 # What people type for a component; YAML makes true and false of yes and no without quotes.
@@ -28,6 +31,7 @@ _CASE_SENSITIVE = ("url", "fingerprint")  # types of variables
 _VERSION = re.compile(r"\d{1,14}(\.\d{1,14})*(\.?(post|rc|a|b)\d{1,14})?", re.ASCII)
 _NUMBER = re.compile(r"\d+(\.\d+)+|\d+([,-]\d+)*", re.ASCII)  # with hyphens in package names, as in cuda-toolkit-12-6
 _BUILD = re.compile(r"^cu(\d\d)(\d)$")  # as PyTorch names its builds: cu126 is for CUDA 12.6
+_UNRELEASED = re.compile(r"nightly|dev|git|main|master|source")
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
 # PCI addresses as sysfs, lspci (no domain) and nvidia-smi (a longer one) print them.
 _ADDRESS = re.compile(r"(?:(?:[0-9a-f]{4})?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
@@ -57,8 +61,11 @@ def from_mapping(values: Mapping[str, Any]) -> Request:
     return reading.request
 
 
-def read(values: Mapping[str, Any]) -> Reading:
-    """Return the request with the defaults in place of invalid values, the errors and what was understood."""
+def read(values: Mapping[str, Any], catalog: Catalog | None = None) -> Reading:
+    """Return the request with the defaults in place of invalid values, the errors and what was understood.
+
+    catalog: where the examples in the errors are from; there are none without it.
+    """
     known = of_request()
     errors = {
         name: f"unknown request {name!r}{spelling.hint(name, known)}; known: {', '.join(known)}"
@@ -70,7 +77,7 @@ def read(values: Mapping[str, Any]) -> Reading:
         if name not in values:
             continue
         text, note = _understood(variable, values[name])
-        expected = _expected(variable, text)
+        expected = _expected(variable, text, catalog)
         if expected:
             errors[name] = f"{variable.name} is {shown(values[name])}; expected {expected}"
             continue
@@ -119,7 +126,7 @@ def _gpus(value: Any) -> str:
     return ",".join(f"{match[1] or '0000'}:{match[2]}" if match else text for text, match in found) or "none"
 
 
-def _expected(variable: Variable, text: str) -> str | None:
+def _expected(variable: Variable, text: str, catalog: Catalog | None) -> str | None:
     """Return what is expected instead of a value; None if it is valid."""
     words = tuple(variable.choices)
     if text in words:
@@ -127,7 +134,7 @@ def _expected(variable: Variable, text: str) -> str | None:
     if variable.type == "choice":
         return f"one of {', '.join(words)}{spelling.hint(text, words)}"
     if variable.type == "version":
-        return _expected_of_version(text, words)
+        return _expected_of_version(variable, text, catalog)
     if variable.type == "gpus":
         wrong = [name for name in text.split(",") if not _GPU.fullmatch(name)]
         return f"{variable.expected}, not {', '.join(wrong)}" if wrong else None
@@ -140,10 +147,17 @@ def _expected(variable: Variable, text: str) -> str | None:
     return None if accepts[variable.type] else variable.expected or "true or false"
 
 
-def _expected_of_version(text: str, words: tuple[str, ...]) -> str | None:
+def _expected_of_version(variable: Variable, text: str, catalog: Catalog | None) -> str | None:
     if _VERSION.fullmatch(text):
         return None
+    words = tuple(variable.choices)
     # Input methods for Chinese and Japanese type digits and dots of full width.
     number = _NUMBER.search(_BUILD.sub(r"\1.\2", unicodedata.normalize("NFKC", text)))
     near = f"; did you mean {re.sub('[,-]', '.', number.group())}?" if number else spelling.hint(text, words)
-    return f"{', '.join(words)}, a version or the first parts of one, such as 13.2{near}"
+    example = published(CHOICES, catalog, variable.option).example() if catalog else ""
+    part = BY_NAME.get(variable.option)
+    if text.startswith("-"):
+        near = ""
+    elif part in FRAMEWORKS and _UNRELEASED.search(text):
+        near = f"; for a build that is no release, {part.role}_lock names its lock file"
+    return f"{', '.join(words)}, a version or the first parts of one{f', such as {example}' if example else ''}{near}"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.spelling import counted
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
@@ -136,4 +137,4 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
 def refusal(problems: Iterable[Problem]) -> str:
     """Return all problems of a host for a terminal: a line for each, its remedy below."""
     lines = [f"- {problem.code}: {problem.message}\n  Remedy: {problem.remedy}" for problem in problems]
-    return "\n".join([f"{len(lines)} problem(s) on this host; nothing was changed on it.", *lines])
+    return "\n".join([f"{counted(len(lines), 'problem')} on this host; nothing was changed on it.", *lines])

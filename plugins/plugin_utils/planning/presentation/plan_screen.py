@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.spelling import counted
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import wrapped
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import (
     DOWNGRADE,
@@ -102,12 +103,13 @@ def plan_screen(
     screen.warnings(warnings, is_changing=not host or host.diff.changes)
     screen.problems(plan, host)
     if not plan.ok:
-        screen.put(
-            f"No plan: {len(plan.problems) + len(host.refused if host else ())} problem(s). Nothing was changed."
-        )
+        problems = counted(len(plan.problems) + len(host.refused if host else ()), "problem")
+        screen.put(f"No plan: {problems}. Nothing was changed.")
         return screen.text
     if host and host.refused:
-        screen.put(f"Refused: {len(host.refused)} problem(s) on this host. Nothing is changed until they are solved.")
+        problems = counted(len(host.refused), "problem")
+        solved = "it is" if len(host.refused) == 1 else "they are"
+        screen.put(f"Refused: {problems} on this host. Nothing is changed until {solved} solved.")
         return screen.text
     screen.put(
         _total(plan, host) + (" No repository was read: it may offer other versions." if offline else ""), hang=6
@@ -205,7 +207,7 @@ class _Screen:
             self._count(len(warnings) - len(shown))
 
     def _count(self, number: int) -> None:
-        self.put(f"{number} warning{'s' if number > 1 else ''} as before ({self.style.option})", indent=2)
+        self.put(f"{counted(number, 'warning')} as before ({self.style.option})", indent=2)
 
     def problems(self, plan: Plan, host: HostView | None) -> None:
         """Add the problems, each with its remedy; what was tried for a plan follows its last problem."""
@@ -277,12 +279,11 @@ def _total(plan: Plan, host: HostView | None) -> str:
     if host is None:
         return f"Plan: {sum(1 for part in PARTS if part.planned(plan.components))} to install on a bare host."
     if not host.diff.changes:
-        count = len(host.to_apply)
-        return f"Plan: nothing to install, {count} part{'s' if count != 1 else ''} to apply again."
+        return f"Plan: nothing to install, {counted(len(host.to_apply), 'part')} to apply again."
     does = Counter(_SIGNS.get(row.action) for row in host.diff.components)
     removed = sum(len(row.removed) for row in host.diff.components)
     parts = [f"{does['+']} to install", f"{does['~']} to change"]
-    parts += [f"{removed} package{'s' if removed != 1 else ''} to remove"]
+    parts += [f"{counted(removed, 'package')} to remove"]
     took = "" if host.minutes is None else f"; about {host.minutes} min, as such runs took here"
     return f"Plan: {', '.join(parts)}{host.outlook.sizes}{took}."
 

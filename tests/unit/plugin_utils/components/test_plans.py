@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, picked, plan, problems, texts
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, picked, plan, problems, texts, warned
 
 # Driver branch, modules, CUDA, TensorFlow: the newest that NVIDIA's architecture matrix and the wheels leave.
 # None: PyTorch in place of a TensorFlow that is not known to run on the GPUs.
@@ -376,6 +376,12 @@ def test_a_repository_that_was_not_read_is_a_warning(host, request_, is_warned, 
     found = [warning["message"] for warning in made["warnings"] if warning["code"] == "repository-not-read"]
     assert len(found) == is_warned
     assert not is_warned or found == snapshot
+
+
+def test_a_refused_request_has_the_warnings_of_the_host_and_none_of_the_plan_that_does_not_exist():
+    planned, refused = (plan("debian-12", "M60", driver=driver) for driver in ("auto", "999"))
+    assert (codes(planned), warned(planned)) == ([], ["repository-not-read", "not-in-repository"])
+    assert (codes(refused), warned(refused)) == (["unknown-version"], ["repository-not-read"])
 
 
 @pytest.mark.parametrize(

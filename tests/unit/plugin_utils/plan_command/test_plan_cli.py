@@ -173,7 +173,7 @@ def _probe_file(tmp_path):
 @pytest.mark.parametrize(
     ("request_", "problem", "ends"),
     [
-        ({}, "kernel-headers-missing", "Refused: 1 problem(s) on this host"),
+        ({}, "kernel-headers-missing", "Refused: 1 problem on this host"),
         ({"driver": "none"}, "", "Plan: "),
         ({"driver": "none", "cuda": "13.2"}, "driver-too-old-for-cuda", "No plan: "),
     ],

@@ -21,6 +21,11 @@ from tests.unit.frozen_catalog import frozen_catalog
         ("10DE:2330", "10de:2330"),
         ("B200", "10de:2901"),
         ("K40", "10de:1023"),
+        # As lspci prints them, and not one of another size whose name has the same words.
+        ("H100 SXM5 80GB", "10de:2330"),
+        ("H100 SXM5", "10de:2330"),
+        ("H100 SXM5 96GB", "10de:2338"),
+        ("H200 SXM", "10de:2335"),
         ("V100 16GB", "10de:1db1"),
         # What nvidia-smi prints, by the cards' subsystems.
         ("NVIDIA GH200 480GB", "10de:2342"),

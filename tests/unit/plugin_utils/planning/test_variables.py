@@ -68,6 +68,40 @@ def test_names_of_others_are_left_alone(name: str) -> None:
     assert misspelt(name) == []
 
 
+# Of its defaults/main.yml at 01a9b37e, which also has epel_* and old_*.
+OF_NVIDIAS_ROLE = """
+    package_state package_version persistence_mode_on skip_reboot module_file module_params add_repos branch
+    rhel_cuda_repo_baseurl rhel_cuda_repo_gpgkey rhel_branch debian_branch debian_install_from_cuda_repo debian_packages
+    debian_install_tesla_driver debian_tesla_package debian_cuda_repo_baseurl debian_cuda_keyring_package
+    debian_cuda_keyring_url debian_cuda_package ubuntu_branch ubuntu_install_from_cuda_repo ubuntu_packages_suffix
+    ubuntu_packages ubuntu_cuda_repo_baseurl ubuntu_cuda_keyring_package ubuntu_cuda_keyring_url ubuntu_cuda_package
+"""
+
+
+@pytest.mark.parametrize("name", [f"nvidia_driver_{name}" for name in OF_NVIDIAS_ROLE.split()])
+def test_a_variable_of_nvidias_role_is_named_as_such_and_may_stay_beside_ours(name: str) -> None:
+    (mistake,) = misspelt(name)
+    assert mistake.startswith(f"{name} is a variable of NVIDIA's role nvidia.nvidia_driver, not of gpuhost; ")
+    asks_for = re.findall(r"set (\w+), beside it or in its place", mistake)
+    assert asks_for or "none of ours means the same; remove the line" in mistake
+    for ours in asks_for:
+        assert ours in {*KNOWN, *variables.role_options()}
+        assert misspelt(name, ours) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("smoke_train_enabled", "add --skip-tags smoke_train to the command"),
+        ("gpu_stack_smoke_train_enabled", "add --skip-tags smoke_train to the command"),
+        ("pytorch_env_install", "set gpu_stack_pytorch=none"),
+    ],
+)
+def test_a_switch_that_a_role_does_not_have(name: str, instead: str) -> None:
+    (mistake,) = misspelt(name)
+    assert mistake.endswith(f" out, {instead}")
+
+
 def test_a_name_that_is_a_number_is_left_to_ansible() -> None:
     """{gpu_stack_cuda: 13,2} has a second variable, 2, of which Ansible warns."""
     named: Any = {"gpu_stack_cuda": 13, 2: None}
