@@ -72,6 +72,20 @@ def test_defaults_equal_the_argument_specification(role):
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_a_role_is_for_the_distributions_of_the_catalog_and_for_our_ansible(role):
+    """By the names of Galaxy: codenames, and EL by its number."""
+    info = yaml.safe_load((role / "meta/main.yml").read_text())["galaxy_info"]
+    files = sorted((PROJECT / "catalog/distro").glob("*.yml"))
+    releases = [yaml.safe_load(path.read_text())["os_release"] for path in files]
+    named = {"debian": "Debian", "rhel": "EL", "ubuntu": "Ubuntu"}
+    expected = {(named[release["id"]], release["codename"] or release["version_id"]) for release in releases}
+    listed = [(platform["name"], version) for platform in info["platforms"] for version in platform["versions"]]
+    assert (set(listed), len(listed)) == (expected, len(expected))
+    runtime = yaml.safe_load((PROJECT / "meta/runtime.yml").read_text())["requires_ansible"]
+    assert runtime.startswith(f">={info['min_ansible_version']}.")
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_role_requires_only_versions(role):
     if role.name in PARTS:
         return
