@@ -390,6 +390,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
         ("faults-long-undo", functools.partial(molecule, scenario="undo", FAULTS="all")),
     ],
     "interruptions": [("interruptions", functools.partial(molecule, scenario="interrupted", INTERRUPT="all"))],
+    "ansible-core": [("ansible-core", pytest("tests/ansible_core"))],
     "collection": [("collection", pytest("tests/collection"))],
     "browser": [("browser", pytest("tests/browser"))],
     "desktop": [("desktop", molecule)],
