@@ -14,6 +14,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files
 
 from tests.collection.conftest import INVENTORY, PROJECT, call, checked
+from tests.collection.test_installed import assert_planned
 
 FIRST, AFTER = (
     tuple(map(int, re.findall(r"\d+", limit)[:2]))
@@ -21,8 +22,8 @@ FIRST, AFTER = (
 )
 NEWEST = "newest"
 RELEASES = [*(f"{FIRST[0]}.{minor}" for minor in range(FIRST[1], AFTER[1] - 1)), NEWEST]
-# What Ansible calls, and what calls Ansible; the decisions are the same with each release.
-UNIT_TESTS = [f"tests/unit/{folder}" for folder in ("action", "callback", "filter", "lookup")]
+# What Ansible calls; the decisions are the same with each release, and the plan has the callback.
+UNIT_TESTS = [f"tests/unit/{folder}" for folder in ("action", "filter", "lookup")]
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -63,18 +64,19 @@ def test_the_syntax_of_all_playbooks(tools: Path) -> None:
 def test_a_plan_of_this_machine(tools: Path, tmp_path: Path) -> None:
     (tmp_path / "inventory.yml").write_text(INVENTORY)
     words = [str(PROJECT / "playbooks/plan.yml"), "-i", "inventory.yml"]
-    said = checked(str(tools / "ansible-playbook"), *words, cwd=tmp_path, HOME=str(tmp_path))
-    assert re.search(r"^Plan: \d", said, re.MULTILINE), said
-    assert "DEPRECATION" not in said
+    answer = call(str(tools / "ansible-playbook"), *words, cwd=tmp_path, HOME=str(tmp_path))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert_planned(answer, tmp_path)
+    assert "DEPRECATION" not in answer.stdout + answer.stderr
     refused = call(str(tools / "ansible-playbook"), *words, "-e", "gpu_stack_cudda=1", cwd=tmp_path, HOME=str(tmp_path))
     assert refused.returncode == 2
     assert "gpu_stack_cudda: no such variable; did you mean gpu_stack_cuda?" in refused.stdout
 
 
 def test_the_unit_tests_of_what_ansible_calls(tools: Path) -> None:
-    words = ["-m", "pytest", "-q", "--numprocesses=3", "--dist=worksteal", *UNIT_TESTS]
+    words = ["-m", "pytest", "-q", "--numprocesses=2", "--dist=worksteal", *UNIT_TESTS]
     answer = call(str(tools / "python"), *words, cwd=PROJECT)
     passed = re.search(r"^(\d+) passed", answer.stdout, re.MULTILINE)
     assert answer.returncode == 0, answer.stdout[-6000:] + answer.stderr[-2000:]
     assert passed, answer.stdout
-    assert int(passed[1]) > 200
+    assert int(passed[1]) > 100
