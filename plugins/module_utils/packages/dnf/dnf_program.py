@@ -196,6 +196,7 @@ class Host:
         self._resolve()
         changes, base = self._changes(), self.base
         progress = _Progress(self.dnf, self.request["progress"])
+        absent: Dict[str, List[str]] = {}
         if base.transaction:
             new = list(base.transaction.install_set)
             base.download_packages(new, progress.download)
@@ -206,15 +207,38 @@ class Host:
                 elif result:
                     raise Failed(why)
             self._keep(new)
+            absent = {str(package): self._absent(package) for package in new}
         base.do_transaction(progress.change)
         failed = [
-            "%s failed" % item
-            for item in base.transaction or ()
-            if item.state == libdnf.transaction.TransactionItemState_ERROR
+            str(item) for item in base.transaction or () if item.state == libdnf.transaction.TransactionItemState_ERROR
         ]
+        self._remove_unowned([path for name in failed for path in absent.get(name, ())])
         if failed or progress.errors:
-            raise Failed("\n".join([*progress.output[-OUTPUT_LINES:], *progress.errors, *failed]))
+            said = [*progress.output[-OUTPUT_LINES:], *progress.errors]
+            raise Failed("\n".join([*said, *("%s failed" % name for name in failed)]))
         return changes
+
+    def _absent(self, package: Any) -> List[str]:
+        """Return the paths in a package's file at which nothing is."""
+        with open(package.localPkg(), "rb") as stream:
+            header = self._unverified().hdrFromFdno(stream.fileno())
+        return [path for path in header["filenames"] if not os.path.lexists(self._place(path))]
+
+    def _remove_unowned(self, paths: Iterable[str]) -> None:
+        """Remove what rpm leaves of a package that it cannot unpack: the files before the one that failed."""
+        installed = self._unverified()
+        for path in sorted(paths, reverse=True):  # files before their directories
+            place = self._place(path)
+            if not list(installed.dbMatch("instfilenames", path)):
+                with contextlib.suppress(OSError):
+                    (os.rmdir if os.path.isdir(place) and not os.path.islink(place) else os.unlink)(place)
+
+    def _unverified(self) -> Any:
+        """Return rpm without checks of signatures, which dnf has made as the repository's settings say."""
+        return self.dnf.rpm.transaction.initReadOnlyTransaction(self.request["root"])
+
+    def _place(self, path: str) -> str:
+        return os.path.join(self.request["root"], path.lstrip("/"))
 
     def _keep(self, packages: Iterable[Any]) -> None:
         """Keep the files of packages; of one that is there nothing is copied."""

@@ -111,6 +111,21 @@ def test_a_failed_transaction_is_undone_with_its_stream(there: str, request_fixt
     assert host.shown() == before
 
 
+def test_files_that_rpm_leaves_of_a_package_that_it_cannot_unpack_are_removed(with_driver: RealDnf) -> None:
+    """A directory of somebody is in the place of a file of the package."""
+    folder = with_driver.root / "usr/lib/simulated"
+    (folder / "plain").mkdir(parents=True)
+    (folder / "plain/theirs").touch()
+    (folder / "own").touch()
+    before = with_driver.shown()
+    with pytest.raises(transaction.TransactionError, match=r"(?s)Error unpacking.*No package was changed"):
+        with_driver.run_transaction(request(OLD, "with-files=1-1.el9"))
+    assert with_driver.shown() == before
+    assert {path.name for path in folder.iterdir()} == {"own", "plain"}
+    assert [path.name for path in (folder / "plain").iterdir()] == ["theirs"]
+    assert not (with_driver.root / "usr/share/doc/simulated").exists()
+
+
 def test_a_module_that_dkms_does_not_build_undoes_the_driver(with_driver: RealDnf) -> None:
     """The script of the package succeeds."""
     host, before = with_driver, with_driver.shown()
