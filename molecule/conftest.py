@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.packages import Packages
+from tests.packages import of as packages_of
+
 PROJECT = Path(__file__).resolve().parents[1]
 STATE = PROJECT / "molecule/shared/state.sh"
 # Caches and records that every transaction rewrites.
@@ -63,7 +66,7 @@ def as_root(host):
 
 @pytest.fixture
 def planned_packages(host) -> Callable[[str], list[str]]:
-    """Return a function that returns the packages of a component of the applied plan, as NAME=VERSION.
+    """Return a function that returns the packages of a component of the applied plan, as the plan names them.
 
     Their names differ between distributions: the tests ask the plan.
     """
@@ -76,14 +79,15 @@ def planned_packages(host) -> Callable[[str], list[str]]:
 
 
 @pytest.fixture(scope="module")
-def read_installed(host) -> Callable[[], dict[str, str]]:
+def packages(host) -> Packages:
+    """Return the package manager of the scenario's host."""
+    return packages_of(host)
+
+
+@pytest.fixture(scope="module")
+def read_installed(packages) -> Callable[[], dict[str, str]]:
     """Return a function that reads {package: version} of all installed packages."""
-
-    def read() -> dict[str, str]:
-        lines = host.run_expect([0], "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'").stdout
-        return {name: version for state, name, version in map(str.split, lines.splitlines()) if state == "installed"}
-
-    return read
+    return packages.versions
 
 
 def read_sections(text: str) -> Sections:

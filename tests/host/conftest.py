@@ -5,11 +5,11 @@ The same suite runs on the lab's containers and on real machines:
 """
 
 import json
-import re
-import shlex
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
+
+from tests.packages import Packages, of
 
 FACT = "/etc/ansible/facts.d/gpu_stack.fact"
 
@@ -46,59 +46,6 @@ def as_root(host):
         yield host
 
 
-class Packages(Protocol):
-    """The package manager of a host. A spec is one of the plan's."""
-
-    def parse(self, spec: str) -> tuple[str, str]:
-        """Return name and version of a spec, "" for any version."""
-
-    def versions(self, *globs: str) -> dict[str, str]:
-        """Return the versions of the installed packages, by name."""
-
-    def held(self) -> set[str]:
-        """Return the names of the packages that are held."""
-
-
-class Apt:
-    def __init__(self, host: Any) -> None:
-        self.host = host
-
-    def parse(self, spec: str) -> tuple[str, str]:
-        name, _, version = spec.partition("=")
-        return name, version
-
-    def versions(self, *globs: str) -> dict[str, str]:
-        columns = "${Package} ${db:Status-Status} ${Version}\\n"
-        rows = self.host.run_expect([0, 1], f"dpkg-query -W -f '{columns}' {shlex.join(globs)}").stdout.splitlines()
-        # The version of a package that is not there is empty.
-        fields = (row.split(" ") for row in rows)
-        return {name: version for name, status, version in fields if status == "installed"}
-
-    def held(self) -> set[str]:
-        return set(self.host.run_expect([0], "apt-mark showhold").stdout.split())
-
-
-class Dnf:
-    # NAME-EPOCH:VERSION-RELEASE, of a lock with .* behind it.
-    SPEC = re.compile(r"(.+)-(?:0:|(?=\d+:))((?:\d+:)?[^-]+-[^-]+?)(?:\.\*)?")
-
-    def __init__(self, host: Any) -> None:
-        self.host = host
-
-    def parse(self, spec: str) -> tuple[str, str]:
-        match = self.SPEC.fullmatch(spec)
-        return (match.group(1), match.group(2)) if match else (spec, "")
-
-    def versions(self, *globs: str) -> dict[str, str]:
-        columns = "%{NAME} %|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\\n"
-        rows = self.host.run_expect([0], f"rpm -qa --queryformat '{columns}' {shlex.join(globs)}").stdout.splitlines()
-        return dict(row.split() for row in rows)
-
-    def held(self) -> set[str]:
-        lines = self.host.run_expect([0], "dnf --quiet versionlock list").stdout.split()
-        return {self.parse(line)[0] for line in lines}
-
-
 @pytest.fixture(scope="module")
 def packages(host) -> Packages:
-    return Dnf(host) if host.exists("dnf") and not host.exists("apt-get") else Apt(host)
+    return of(host)

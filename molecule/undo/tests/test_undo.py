@@ -4,6 +4,7 @@ The tests run in order: each one leaves the host as the next one needs it. conve
 configuration.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -11,11 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import configurations
+from tests.packages import Packages
 
 OLD, NEW = configurations.of_scenario("undo")
 NEW_HOME = f"/usr/local/cuda-{NEW.cuda}"
@@ -56,12 +59,12 @@ def no_environment(tmp_path):
     return "-e", "gpu_stack_tensorflow=2.21.0", "-e", f"tensorflow_env_lock={lock}"
 
 
-def assert_driver_was_rolled_back(reports: Path) -> None:
+def assert_driver_was_rolled_back(reports: Path, packages: Packages) -> None:
     """Compare the packages of the driver that the last run planned with the changes of its rollback."""
     planned, restored = (
         json.loads((reports / f"newest/undo-hopper/{name}.json").read_text()) for name in ("plan", "restored")
     )
-    driver = [spec.replace("=", " ") for spec in planned["components"]["driver"]["packages"]]
+    driver = [" ".join(packages.parse(spec)) for spec in planned["components"]["driver"]["packages"]]
     assert driver
     assert [spec for spec in driver if not any(line.startswith(spec) for line in restored["changes"])] == []
 
@@ -71,37 +74,56 @@ def without_environments(found):
     return [line for line in found if "/opt/gpuhost" not in line]
 
 
-def test_failed_package_transaction_restores_packages_and_holds(playbook, state, differences, root, no_environment):
-    """dpkg fails in the middle of the transaction because the new toolkit's file system is full.
+# What makes a transaction fail in the middle, how that is taken away, and what is said of it. dpkg fails on a full file
+# system; rpm counts what it needs before the first package.
+FAULTS = {
+    "apt": (f"mount -t tmpfs -o size=8m tmpfs {NEW_HOME}", f"umount {NEW_HOME}", "No space left on device"),
+    "dnf": (
+        f"mkdir {NEW_HOME}/bin && touch {NEW_HOME}/bin/nvcc && mount --bind /dev/null {NEW_HOME}/bin/nvcc",
+        f"umount {NEW_HOME}/bin/nvcc && rm {NEW_HOME}/bin/nvcc && rmdir {NEW_HOME}/bin",
+        "cpio: rename failed",
+    ),
+}
 
-    The environment that is being built meanwhile does not outlive the run.
-    """
+
+@contextlib.contextmanager
+def failing_transaction(root, manager: Packages) -> Iterator[str]:
+    """Make the new toolkit's installation fail in the middle; yield what is said of it."""
+    broken, repaired, says = FAULTS[manager.words.NAME]
+    root.run_expect([0], "sh -c %s", f"mkdir {NEW_HOME} && {broken}")
+    try:
+        yield says
+    finally:
+        root.run_expect([0], "sh -c %s", f"{repaired} && rmdir {NEW_HOME}")
+
+
+def test_failed_package_transaction_restores_packages_and_holds(
+    playbook, state, differences, root, packages, no_environment
+):
+    """The environment that is being built meanwhile does not outlive the run."""
     before = state()
-    root.run_expect([0], f"mkdir {NEW_HOME}")
-    root.run_expect([0], f"mount -t tmpfs -o size=8m tmpfs {NEW_HOME}")
-    done = playbook("gpu_host", *NEW.options, *no_environment, expect=2)
-    assert "No space left on device" in done.stdout
+    with failing_transaction(root, packages) as says:
+        done = playbook("gpu_host", *NEW.options, *no_environment, expect=2)
+    assert says in done.stdout
     assert "It was undone: all" in done.stdout
     assert root.run(f"pgrep --full '{BUILD}'").stdout == ""
-    root.run_expect([0], f"umount {NEW_HOME}")
-    root.run_expect([0], f"rmdir {NEW_HOME}")
     assert without_environments(differences(before, state())) == []
 
 
 def test_failed_environment_rolls_back_the_packages_installed_meanwhile(
-    playbook, reports, state, differences, root, no_environment
+    playbook, reports, state, differences, root, packages, no_environment
 ):
     before = state()
     playbook("gpu_host", *NEW.options, *no_environment, expect=2)
     assert "Install the framework and its CUDA libraries, checked by hash: status" in failure(reports)
     assert "Hash mismatch for `tensorflow==2.21.0`" in failure(reports)
-    assert_driver_was_rolled_back(reports)
+    assert_driver_was_rolled_back(reports, packages)
     assert without_environments(differences(before, state())) == []
     root.run_expect([1], "test -e /opt/gpuhost/tensorflow")
 
 
 def test_configuration_that_fails_its_checks_is_rolled_back_and_the_restored_one_verified(
-    playbook, reports, state, differences, root
+    playbook, reports, state, differences, root, packages
 ):
     """A login shell still prefers the old toolkit, so that the new one fails its checks and the old one passes."""
     root.run_expect([0], "sh -c %s", PREFER_OLD)
@@ -110,7 +132,7 @@ def test_configuration_that_fails_its_checks_is_rolled_back_and_the_restored_one
     assert differences(before, state()) == []
     assert "env.login_shell" in failure(reports)
     assert "It was rolled back" in done.stdout
-    assert_driver_was_rolled_back(reports)
+    assert_driver_was_rolled_back(reports, packages)
     proof = json.loads((reports / "newest/undo-hopper/verify_after_undo.json").read_text())
     assert proof["status"] == "pass"
     report = (reports / "newest/report.md").read_text()
@@ -179,15 +201,15 @@ def kill_when_it_restores(root, inventory: str, to: str) -> None:
     run.communicate()
 
 
-def test_packages_are_kept_for_two_configurations_only(playbook, root, planned_packages):
+def test_packages_are_kept_for_two_configurations_only(playbook, root, planned_packages, packages):
     newer = planned_packages("driver")
     playbook("gpu_host", *configurations.Configuration(OLD.driver, NEW.cuda).options)
     playbook("gpu_host")
     kept = root.run_expect([0], "ls /var/lib/gpuhost/packages").stdout
     older = planned_packages("driver")
     assert set(older) != set(newer)
-    assert [spec for spec in older if spec.replace("=", "_") not in kept] == []
-    assert [spec for spec in newer if spec.replace("=", "_") in kept] == []
+    assert [spec for spec in older if packages.file_of(spec) not in kept] == []
+    assert [spec for spec in newer if packages.file_of(spec) in kept] == []
 
 
 all_rows = pytest.mark.skipif(os.environ.get("FAULTS") != "all", reason="in the tier faults-long (FAULTS=all)")
@@ -251,11 +273,11 @@ def test_a_first_installation_stays_and_the_same_command_verifies_it(playbook, r
 
 
 @all_rows
-def test_a_host_of_others_goes_back_to_what_worked(playbook, reports, state, differences, root):
+def test_a_host_of_others_goes_back_to_what_worked(playbook, reports, state, differences, root, packages):
     """It is one without gpuhost's records and holds, whose compiler does not work for the new toolkit."""
     playbook("gpu_host", *OLD.options)
     root.run_expect([0], "rm -r /var/lib/gpuhost /etc/ansible/facts.d/gpu_stack.fact")
-    root.run_expect([0], "sh -c 'apt-mark unhold $(apt-mark showhold)'")
+    packages.unhold(*packages.held())
     compiler = f"""#!/bin/sh\ncase "$*" in *cuda-{NEW.cuda}*) exit 1 ;; esac\nexec "/usr/bin/${{0##*/}}" "$@"\n"""
     for name in ("gcc", "g++"):
         root.run_expect(
