@@ -14,12 +14,15 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 MARK = "gpuhost-dnf:"
 OUTPUT_LINES = 40
+# What dnf keeps of a repository: its metadata, and what the solver has read of it.
+CACHED = re.compile(r"(.+?)(?:-[0-9a-f]{16}|\.solv|-\w+\.solvx)")
 
 
 class Failed(Exception):
@@ -126,11 +129,21 @@ class Host:
         return found
 
     def update(self) -> str:
-        """Refresh the metadata of all repositories; return what failed."""
+        """Refresh the metadata of all repositories, and forget those that are gone; return what failed."""
         for repo in self.base.repos.iter_enabled():
             repo._repo.expire()
         self.base.fill_sack(load_system_repo=False)
+        self._forget_repositories()
         return "\n".join(self.warnings.lines)
+
+    def _forget_repositories(self) -> None:
+        """Remove the metadata of repositories that no file names any more, as apt does: dnf keeps it for ever."""
+        known, cache = {repo.id for repo in self.base.repos.all()}, self.base.conf.cachedir
+        for name in os.listdir(cache) if os.path.isdir(cache) else ():
+            match, path = CACHED.fullmatch(name), os.path.join(cache, name)
+            if match and match.group(1) not in known:
+                with contextlib.suppress(OSError):
+                    (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
 
     def excluded(self) -> List[str]:
         """Return those of the names that are on offer, and that settings of this host exclude."""

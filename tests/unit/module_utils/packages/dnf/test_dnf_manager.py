@@ -69,6 +69,22 @@ def test_what_is_offered_is_that_of_all_streams_newest_first(host: RealDnf) -> N
     }
 
 
+def test_an_update_forgets_repositories_that_are_gone(host: RealDnf, tmp_path: Path) -> None:
+    """As `apt-get update` removes the lists of sources that are gone; one that is off stays."""
+    manager, sources, cache = host.dnf(), host.root / "etc/yum.repos.d", host.root / "var/cache/dnf"
+    (sources / "off.repo").write_text((sources / "cuda.repo").read_text().replace("[cuda]", "[cuda-off]"))
+    assert manager.update() == ""
+    assert manager.offered(["vim-minimal"])  # writes what the solver reads
+    (sources / "cuda.repo").unlink()
+    (sources / "off.repo").write_text((sources / "off.repo").read_text() + "enabled=0\n")
+    (cache / "somebody's").touch()
+    before = {path.name for path in cache.iterdir()}
+    assert manager.update() == ""
+    gone = before - {path.name for path in cache.iterdir()}
+    assert gone == {name for name in before if name.startswith("cuda") and not name.startswith("cuda-off")}
+    assert len(gone) > 1
+
+
 def test_an_update_brings_new_packages_whatever_other_repositories_do(
     host: RealDnf, rpms: Path, tmp_path: Path
 ) -> None:
