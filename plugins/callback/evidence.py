@@ -310,8 +310,10 @@ class CallbackModule(CallbackBase):
             return
         self._keep_what_earlier_runs_trained()
         mode = report.RunMode(bool(context.CLIARGS.get("check")), interrupted)
-        summary = report.build_report(self.run, self.evidence, mode, about.about(self.started, context.CLIARGS))
-        table = rendering.table(summary, Commands(context.CLIARGS))
+        commands = Commands(context.CLIARGS)
+        told = about.about(self.started, context.CLIARGS)
+        summary = report.build_report(self.run, self.evidence, mode, told, commands.of)
+        table = rendering.table(summary, commands)
         self._write("report.json", json.dumps(summary.to_json(), indent=2, sort_keys=True))
         self._write("report.md", rendering.markdown(summary))
         self._write("summary.txt", table)

@@ -18,9 +18,10 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import playbook_call
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import STACK, Check, count
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import Component, PackagedComponent
@@ -67,11 +68,13 @@ _TRAINING_FIELDS = (
     *("status", "finished", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce"),
     *("agreement", "monitor", "counters", "cluster", "virtual", "replica_kind", "proves", "proves_not"),
 )
+Command = Callable[[str, Sequence[str]], str]
 _DAMAGED, _WAITS = "damaged: ", "pending: "  # how reasons begin, and what to do about them
 _REMEDIES = {
-    _DAMAGED: "remedy for the damage: playbooks/gpu_host.yml repairs it; gpu_stack_accept_damage accepts what is meant",
-    _WAITS: "remedy for the pending change: playbooks/gpu_host.yml with the request of that change completes and "
-    "verifies it; playbooks/rollback.yml restores the last verified configuration",
+    _DAMAGED: f"remedy for the damage: `{playbook_call.call('gpu_host')}` repairs it; gpu_stack_accept_damage accepts "
+    "what is meant",
+    _WAITS: f"remedy for the pending change: `{playbook_call.call('gpu_host')}`, with the request of that change, "
+    f"completes and verifies it; `{playbook_call.call('rollback')}` restores the last verified configuration",
 }
 _VARIANTS = {"wheel": "CUDA from wheels", "system": "CUDA of the system"}
 
@@ -288,13 +291,17 @@ def _verdict_text(of: HostReport | Report) -> str:
 
 
 def build_report(
-    run: str, evidence: Mapping[str, Mapping[str, Any]], mode: RunMode = RunMode(), about: About | None = None
+    run: str,
+    evidence: Mapping[str, Mapping[str, Any]],
+    mode: RunMode = RunMode(),
+    about: About | None = None,
+    command: Command = playbook_call.in_a_clone,
 ) -> Report:
     """Return the report of a run from the evidence of each host as JSON, of which any part may be missing.
 
-    about: when, how and by whom it was run.
+    about: when, how and by whom it was run. command: returns that of a playbook.
     """
-    hosts = tuple(host_report(name, evidence[name], mode) for name in sorted(evidence))
+    hosts = tuple(host_report(name, evidence[name], mode, command) for name in sorted(evidence))
     status = max((host.status for host in hosts), key=VERDICTS.index, default=NOT_CHANGED)
     counts = count(outcome for host in hosts for outcome in Counter(host.checks.counts).elements())
     simulated = tuple(f"{host.host}: {line}" for host in hosts for line in host.simulated)
@@ -328,7 +335,9 @@ def _was_examined(host: HostReport) -> bool:
     return bool(host.trainings) or host.evidence.get("verify", NOT_RUN) != NOT_RUN
 
 
-def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -> HostReport:
+def host_report(
+    name: str, data: Mapping[str, Any], mode: RunMode = RunMode(), command: Command = playbook_call.in_a_clone
+) -> HostReport:
     """Return the report of a host; one whose evidence cannot be read has failed."""
     try:
         evidence = HostEvidence.from_json(data)
@@ -340,7 +349,7 @@ def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -
         host=name,
         status=status,
         reasons=tuple(reasons),
-        remedies=_remedies(evidence, status, reasons),
+        remedies=playbook_call.fill(_remedies(evidence, status, reasons), command),
         changed=evidence.changed,
         running=evidence.running if mode.interrupted else None,
         distribution=(probe.distribution.pretty_name if probe and probe.distribution else "") or NOT_RUN,
