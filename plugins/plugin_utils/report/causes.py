@@ -48,7 +48,7 @@ TABLE = (
     Row(".*", "package ", ("packages.*",)),
     Row("driver", _SERVICE + "nvidia-persistenced", ("gpu.persistence",)),
     Row("driver", _SERVICE + "nvidia-fabricmanager", _FABRIC),
-    # Without Xids and links: what a GPU or board may have of itself is told even where the driver is damaged.
+    # Without Xids and links: what a GPU or board may have of itself is named even where the driver is damaged.
     Row("driver", f"(?!{_SERVICE})", ("driver.*", "gpu.answers", "gpu.fabric", "gpu.persistence", "idle.*", *_ON_GPUS)),
     Row("fabric", "", _FABRIC),
     Row("cuda", _PACKAGES, ("cuda.*", "env.*")),

@@ -170,8 +170,10 @@ class DamageReport:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the state and the message of each, which says of what is repaired how it is now."""
-        told = {name: causes.repaired(name, text) for name, text in self.repaired.items()}
-        return [(state, text) for state, found in {**vars(self), "repaired": told}.items() for text in found.values()]
+        repaired = {name: causes.repaired(name, text) for name, text in self.repaired.items()}
+        return [
+            (state, text) for state, found in {**vars(self), "repaired": repaired}.items() for text in found.values()
+        ]
 
 
 # Whether the changes of a plan were made: not begun, begun and not completed, undone by a rollback, completed.
@@ -405,7 +407,7 @@ def _checked(evidence: HostEvidence) -> Iterable[tuple[str, VerifyEvidence | Tra
 def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     """Return the verdict and all reasons, causes first, then the worst."""
     failure, left = evidence.failure, _damage(evidence).left
-    message = [_told(failure)] if failure else []
+    message = [_said(failure)] if failure else []
     rolled_back, missing = _rollback(evidence), _missing(evidence)
     if failure and failure.unreachable:
         return UNREACHABLE, message + rolled_back + missing
@@ -451,7 +453,7 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     return NOT_CHANGED, open_ends + last
 
 
-def _told(failure: Failure) -> str:
+def _said(failure: Failure) -> str:
     """Return what a task failed with, or what that means."""
     meaning, _remedy = causes.explain(failure.message)
     return f"{failure.task}: {meaning or failure.message}".strip()
@@ -462,8 +464,8 @@ def _remedies(evidence: HostEvidence, status: str, reasons: list[str]) -> dict[s
     if (evidence.problems and not evidence.verify) or status in (VERIFIED, TORN_DOWN):
         return {}
     found, failure = {}, evidence.failure
-    if failure and _told(failure) in reasons and (remedy := causes.explain(failure.message)[1]):
-        found[_told(failure)] = f"remedy: {remedy}"
+    if failure and _said(failure) in reasons and (remedy := causes.explain(failure.message)[1]):
+        found[_said(failure)] = f"remedy: {remedy}"
     for begin, remedy in _REMEDIES.items():
         if said := [reason for reason in reasons if reason.startswith(begin)]:
             found[said[-1]] = remedy
