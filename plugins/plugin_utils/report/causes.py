@@ -123,16 +123,3 @@ def _component(damage: str, plan: Plan | None) -> str:
             return name
     parts = {"driver": load_catalog().packages.driver_parts, "cuda": load_catalog().packages.cuda_parts}
     return next((name for name, known in parts.items() if any(re.fullmatch(each, package) for each in known)), "")
-
-
-def repaired(name: str, text: str) -> str:
-    """Return the sentence about a damage as it is once it was repaired, with both states the other way round."""
-    head = f"{name} was "
-    if text.startswith(head):  # of one thing, of which a value may have any text
-        before, _separator, found = text.removeprefix(head).partition(", is ")
-        return f"{head}{found}, is {before} again"
-    states = r"\b(was|pointed to) ([^;]+?), (is|points to) (.+?)(?=, \w+ was |; |$)"
-    turned = re.sub(states, r"\1 \4, \3 \2 again", text)
-    for now, then in ((" is missing", " was missing"), (" is new", " was new"), (" has another", " had another")):
-        turned = turned.replace(now, then)
-    return turned

@@ -169,11 +169,9 @@ class DamageReport:
     accepted: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the state and the message of each, which says of what is repaired how it is now."""
-        repaired = {name: causes.repaired(name, text) for name, text in self.repaired.items()}
-        return [
-            (state, text) for state, found in {**vars(self), "repaired": repaired}.items() for text in found.values()
-        ]
+        """Return the state of each, and how it was found."""
+        states = {"found and repaired": self.repaired, "left": self.left, "accepted": self.accepted}
+        return [(state, text) for state, found in states.items() for text in found.values()]
 
 
 # Whether the changes of a plan were made: not begun, begun and not completed, undone by a rollback, completed.

@@ -107,26 +107,6 @@ def test_each_row_has_checks_and_kinds_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        ("file /a", "file /a was missing, is mode=0644", "file /a was mode=0644, is missing again"),
-        ("blacklist in /a", "blacklist in /a was one; two, is two", "blacklist in /a was two, is one; two again"),
-        (
-            "files of a=1",
-            "files of a=1: /b mode was 755, is 600, owner was 0:0, is 7:8; /c is missing; and 2 more",
-            "files of a=1: /b mode was 600, is 755 again, owner was 7:8, is 0:0 again; /c was missing; and 2 more",
-        ),
-        ("files of a", "files of a: /b pointed to c, points to d", "files of a: /b pointed to d, points to c again"),
-        ("files of /a", "files of /a: /a/b.py is new", "files of /a: /a/b.py was new"),
-        ("content of a", "content of a: /b has another content", "content of a: /b had another content"),
-        ("file /a", "file /a has another content", "file /a had another content"),
-    ],
-)  # fmt: skip
-def test_what_was_repaired_is_told_as_it_is_now(name: str, text: str, told: str) -> None:
-    assert causes.repaired(name, text) == told
-
-
-@pytest.mark.parametrize(
     ("message", "meaning", "remedy"),
     [
         ("Attempting to decrypt but no vault secrets found", "encrypted", "--ask-vault-pass"),
