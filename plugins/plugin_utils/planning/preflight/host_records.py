@@ -19,7 +19,7 @@ NEWER_STATE = FindingSpec(
 
 PLANNED_ONLY = FindingSpec(
     distributions.PLANNED_ONLY,
-    "SELinux is enforcing on a host of Enterprise Linux, on which this release of gpuhost plans and installs nothing",
+    "SELinux is enforcing on a host of Enterprise Linux, for which this release of gpuhost plans alone",
     "let SELinux warn only: SELINUX=permissive in /etc/selinux/config, and type: sudo setenforce 0",
 )
 
