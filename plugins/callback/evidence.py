@@ -74,6 +74,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import (
     rendering,
     report,
     terminal,
+    verdict,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 
@@ -309,7 +310,7 @@ class CallbackModule(CallbackBase):
         if not any(shown & set(kept) for kept in self.evidence.values()):
             return
         self._keep_what_earlier_runs_trained()
-        mode = report.RunMode(bool(context.CLIARGS.get("check")), interrupted)
+        mode = verdict.RunMode(bool(context.CLIARGS.get("check")), interrupted)
         commands = Commands(context.CLIARGS)
         about_run = about.about(self.started, context.CLIARGS)
         summary = report.build_report(self.run, self.evidence, mode, about_run, commands.of)

@@ -10,7 +10,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import TABLE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import causes, report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import causes, verdict
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import HostEvidence
 
 
@@ -21,7 +21,7 @@ def failed_checks(verify: Any, probe: Any = None, plan: Any = None, diff: Any = 
     symptoms = [check.id for check in checks if causes.symptom_of("verify", check, host)]
     own = {**verify, "checks": [check for check in verify["checks"] if check["id"] not in symptoms]}
     is_explained = symptoms and all(TABLE[check["status"]].verifies for check in own["checks"])
-    lines = [*report.symptom_lines(host), *([] if is_explained else [model.failure_message(own)])]
+    lines = [*verdict.symptom_lines(host), *([] if is_explained else [model.failure_message(own)])]
     return for_terminal("\n".join(lines))
 
 

@@ -12,14 +12,8 @@ from xml.etree import ElementTree
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import FAIL, TABLE, UNKNOWN
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
-    FAILED,
-    UNANSWERED,
-    UNREACHABLE,
-    HostReport,
-    PartCheck,
-    Report,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import HostReport, PartCheck, Report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.verdict import FAILED, UNANSWERED, UNREACHABLE
 
 # What XML 1.0 cannot have, whatever a program has printed.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -38,19 +38,21 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence impo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.live import clock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements import significant
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
-    FAILED,
-    NOT_CHANGED,
     NOT_RUN,
     NOTHING,
-    PENDING,
-    UNANSWERED,
-    VERDICTS,
-    VERIFIED,
     HostReport,
     PartCheck,
     Report,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.verdict import (
+    FAILED,
+    NOT_CHANGED,
+    PENDING,
+    UNANSWERED,
+    VERDICTS,
+    VERIFIED,
+)
 from markupsafe import Markup, escape
 
 RUN_PAGE, CERTIFICATE = "report.html", "certificate.html"

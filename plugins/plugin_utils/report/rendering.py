@@ -18,20 +18,22 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import ComponentDiff, TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     MADE,
-    NOT_CHANGED,
     NOT_RUN,
-    PENDING,
     STAGES,
-    TORN_DOWN,
-    UNANSWERED,
-    VERDICTS,
-    VERIFIED,
     CheckReport,
     HostReport,
     PartCheck,
     Report,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.verdict import (
+    NOT_CHANGED,
+    PENDING,
+    TORN_DOWN,
+    UNANSWERED,
+    VERDICTS,
+    VERIFIED,
+)
 
 _SHOWN = 20  # hosts of a line
 _ROWS = 30  # of the table on a terminal

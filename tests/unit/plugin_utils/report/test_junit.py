@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import OUTCOMES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import junit
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import RunMode, build_report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import build_report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.verdict import RunMode
 from junitparser import Error, Failure, JUnitXml, Skipped
 from syrupy.assertion import SnapshotAssertion
 

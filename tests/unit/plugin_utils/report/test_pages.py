@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import pages
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import Report, RunMode, build_report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import Report, build_report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.verdict import RunMode
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.report import page_cases

@@ -9,12 +9,11 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     STAGES,
-    VERDICTS,
     ComponentRow,
-    RunMode,
     build_report,
     host_report,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.verdict import VERDICTS, RunMode
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.report.report_cases import (
