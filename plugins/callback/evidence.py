@@ -309,7 +309,7 @@ class CallbackModule(CallbackBase):
         shown = {"plan", "failure", "torn_down", *(("running",) if interrupted else ())}
         if not any(shown & set(kept) for kept in self.evidence.values()):
             return
-        self._keep_what_earlier_runs_trained()
+        self._keep_what_earlier_runs_measured()
         mode = verdict.RunMode(bool(context.CLIARGS.get("check")), interrupted)
         commands = Commands(context.CLIARGS)
         about_run = about.about(self.started, context.CLIARGS)
@@ -334,13 +334,15 @@ class CallbackModule(CallbackBase):
                 folder = checked[0] if len(checked) == 1 else "*"
                 terminal.show(f"Certificate{'s' * (len(checked) > 1)}: {self.folder / folder / pages.CERTIFICATE}")
 
-    def _keep_what_earlier_runs_trained(self) -> None:
+    def _keep_what_earlier_runs_measured(self) -> None:
         """Complete the evidence of hosts that were checked and not changed, so that it is not poorer than the last."""
         for host, kept in self.evidence.items():
             if "verify" not in kept or kept.get("changed"):
                 continue
             name = escaping.for_file_name(host)
             before = self.folder.parent / "hosts" / name
+            if (completed := earlier.with_bandwidths(kept["verify"], before)) is not kept["verify"]:
+                self._keep(host, "verify", completed)
             left = {}
             for framework, training in earlier.trainings(before).items():
                 own = kept.get(TRAINING_FILES.get(framework, ""))

@@ -23,7 +23,8 @@ class Bandwidth:
     """A measured bandwidth; gb_per_second: None where it was not measured, minimum: None where none is known.
 
     kind: a copy of one GPU (host_to_device, device_to_host, device_to_device), `peer`, or `all_reduce`; gpus: CUDA's
-    indexes, of `peer` source and destination; source: where the minimum is from.
+    indexes, of `peer` source and destination; source: where the minimum is from; at: the end of the earlier run that
+    measured it, where this one has deferred it.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Bandwidth:
     gb_per_second: float | None = None
     minimum: float | None = None
     source: str = ""
+    at: str = ""
 
     @property
     def below(self) -> bool:

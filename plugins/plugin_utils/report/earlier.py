@@ -1,4 +1,4 @@
-"""The trainings of earlier runs, in the reports of this controller, for a run that has none of its own."""
+"""Trainings and bandwidths of earlier runs, in the reports of this controller, for a run that has none of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import REUSED
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes import DEFERRED, REUSED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
 
 FILE = "earlier"  # of the evidence: trainings that are not of its run, by framework
+BANDWIDTH = "cuda.bandwidth"  # the check
 _IDENTITY = ("version", "replicas", "steps", "images_per_second", "seconds")
 
 
@@ -22,12 +23,28 @@ def trainings(folder: Path) -> dict[str, dict[str, Any]]:
     What another release of gpuhost wrote, and this one cannot read, is left out.
     """
     found = _read(folder / f"{FILE}.json")
-    finished = (_read(folder.resolve().parent / "report.json").get("about") or {}).get("finished")
+    finished = _finished(folder)
     for framework, name in TRAINING_FILES.items():
         training = _read(folder / f"{name}.json")
         if training.get("version"):
             found[framework] = {"finished": finished, **training}
     return {name: training for name, training in found.items() if _is_readable(training)}
+
+
+def with_bandwidths(verify: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what the checks of this run found, with the bandwidths of a host's folder where it deferred theirs.
+
+    Those of a run whose end is not known are left out: nobody could tell them from this run's.
+    """
+    outcomes = [check.get("status") for check in verify.get("checks") or () if check.get("id") == BANDWIDTH]
+    if outcomes != [DEFERRED] or verify.get("bandwidths"):
+        return verify
+    measured = [{"at": _finished(folder), **each} for each in _read(folder / "verify.json").get("bandwidths") or ()]
+    return {**verify, "bandwidths": [each for each in measured if each["at"]]}
+
+
+def _finished(folder: Path) -> str:
+    return (_read(folder.resolve().parent / "report.json").get("about") or {}).get("finished") or ""
 
 
 def _is_readable(training: Any) -> bool:

@@ -113,6 +113,7 @@ def certificate(report: Report, host: HostReport, recordings: Recordings | None 
             if host.checks.counts.get(name) or name in (PASS, FAIL, SKIP, DEFERRED)
         ],
         rates={kind: head for kind, head in _KINDS.items() if any(row.kind == kind for row in host.bandwidths)},
+        measured=next((f", measured {_time(row.at)}" for row in host.bandwidths if row.at), ""),
         slowest={card.index: _slowest(host.bandwidths, card.index) for card in host.cards},
         seconds=[(stage, seconds) for stage, seconds in host.stages.items() if seconds >= 1],
         attention=[entry.check for entry in (*host.checks.failed, *_other(host, UNKNOWN, WARN, DEFERRED))],

@@ -1,4 +1,4 @@
-"""Trainings of earlier runs, from the folders of this controller's reports."""
+"""Trainings and bandwidths of earlier runs, from the folders of this controller's reports."""
 
 from __future__ import annotations
 
@@ -56,3 +56,34 @@ def test_trainings_of_the_last_verification(tmp_path: Path, files: dict[str, Any
 )
 def test_what_a_run_keeps_of_an_earlier_training(own: dict[str, Any] | None, expected: dict[str, Any] | None) -> None:
     assert earlier.completed(own, OF_A_RUN) == expected
+
+
+RATE = {"kind": "peer", "gpus": [0, 1], "gb_per_second": 410.2}
+DEFERRED = {"checks": [{"id": "cuda.bandwidth", "status": "deferred"}], "bandwidths": []}
+
+
+@pytest.mark.parametrize(
+    ("own", "before", "expected"),
+    [
+        (DEFERRED, {"bandwidths": [RATE]}, [{**RATE, "at": FINISHED}]),
+        (DEFERRED, {"bandwidths": [{**RATE, "at": "2026-11-02T08:00:00Z"}]}, [{**RATE, "at": "2026-11-02T08:00:00Z"}]),
+        (DEFERRED, {}, []),
+        ({"checks": [{"id": "cuda.bandwidth", "status": "skip"}], "bandwidths": []}, {"bandwidths": [RATE]}, []),
+        (
+            {**DEFERRED, "bandwidths": [{**RATE, "gb_per_second": 9.8}]},
+            {"bandwidths": [RATE]},
+            [{**RATE, "gb_per_second": 9.8}],
+        ),
+    ],
+    ids=["deferred", "deferred twice", "never measured", "skipped", "measured"],
+)
+def test_what_a_run_keeps_of_earlier_bandwidths(
+    tmp_path: Path, own: dict[str, Any], before: dict[str, Any], expected: list[dict[str, Any]]
+) -> None:
+    assert earlier.with_bandwidths(own, put(tmp_path, verify=before))["bandwidths"] == expected
+
+
+def test_bandwidths_of_a_run_without_an_end_are_left_out(tmp_path: Path) -> None:
+    folder = put(tmp_path, verify={"bandwidths": [RATE]})
+    (tmp_path / "run/report.json").unlink()
+    assert earlier.with_bandwidths(DEFERRED, folder)["bandwidths"] == []

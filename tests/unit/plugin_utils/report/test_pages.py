@@ -143,6 +143,14 @@ def test_a_training_of_an_earlier_run_is_said_to_be_one() -> None:
     assert "TensorFlow (earlier run): pass, trained 2026-11-20 10:00:00 UTC, 2 replicas, loss 2.41 to 1.32" in page
 
 
+def test_bandwidths_of_an_earlier_run_have_its_time() -> None:
+    verify = page_cases.verify(2)
+    verify["bandwidths"] = [{**each, "at": "2026-11-20T10:00:00Z"} for each in verify["bandwidths"]]
+    page = text(certificate(build_report("r", {"h": page_cases.host(2, verify=verify)})))
+    assert "Summary, bandwidths in GB/s, measured 2026-11-20 10:00:00 UTC" in page
+    assert "Bandwidths, GB/s, measured 2026-11-20 10:00:00 UTC" in page
+
+
 def test_a_summary_has_no_column_without_a_value() -> None:
     """Such as a desktop's: its GPUs tell no serial number, and nothing was measured between them."""
     verify = {**page_cases.verify(2), "bandwidths": []}
