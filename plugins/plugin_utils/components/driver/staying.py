@@ -83,10 +83,9 @@ def _contradicting(context: ResolveContext, driver: KeptDriver) -> str:
     """Return the variables that ask for another driver than an installed one."""
     request = context.request
     options = {"driver_source": driver.source, "driver_kernel_modules": driver.kernel_modules}
+    options["driver_module_source"] = "prebuilt" if driver.prebuilt else "dkms"
     if driver.source != RUNFILE:  # which has everything
         options["driver_profile"] = "full" if driver_sets.graphics(context) else "compute"
-    if driver.of_others:
-        options["driver_module_source"] = "prebuilt" if driver.prebuilt else "dkms"
     asked = [name for name, value in options.items() if request[name] not in ("auto", value)]
     if request["driver"] != "auto" and not versions.has_prefix(driver.version, request["driver"]):
         asked.insert(0, "driver")

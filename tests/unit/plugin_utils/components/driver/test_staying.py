@@ -113,10 +113,11 @@ ANSWERS = [
     ("held, 390", "package-held", [""]),
     ("Additional Drivers", "stays", ["", "driver=580", "driver=580.126.09", "driver=580 driver_source=distro"]),
     ("Additional Drivers", "stays", ["driver_kernel_modules=proprietary", "driver_profile=full"]),
-    ("Additional Drivers", "stays", ["driver_module_source=dkms"]),  # whoever builds the modules of the set
+    ("Additional Drivers", "stays", ["driver_module_source=prebuilt"]),
     ("Additional Drivers", "left", ["driver=none"]),
     ("Additional Drivers", "prebuilt-driver-set", ["driver=595 driver_source=nvidia", "driver=580.178.04"]),
     ("Additional Drivers", "prebuilt-driver-set", ["driver_kernel_modules=open", "driver_profile=compute"]),
+    ("Additional Drivers", "prebuilt-driver-set", ["driver_module_source=dkms"]),
     ("the same, not loaded", "stays", [""]),
     ("the same by DKMS", "replaced", [""]),
     ("the same and DKMS", "replaced", [""]),
