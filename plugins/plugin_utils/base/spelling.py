@@ -32,6 +32,6 @@ def hint(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {found}?" if found else ""
 
 
-def counted(number: int, thing: str) -> str:
+def counted(number: int, thing: str, things: str = "") -> str:
     """Return a number of things: `1 problem`, `2 problems`."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    return f"{number} {thing if number == 1 else things or f'{thing}s'}"

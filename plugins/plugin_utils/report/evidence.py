@@ -173,6 +173,9 @@ class TrainingEvidence:
         return "replicas on virtual CPU devices instead of GPUs"
 
 
+RESTORED = ("package, file or setting", "packages, files and settings")
+
+
 @dataclasses.dataclass(frozen=True)
 class Restored:
     """restored.json: what a rollback or teardown changed on the host; warnings: what it has left, and why."""

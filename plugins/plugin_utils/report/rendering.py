@@ -13,9 +13,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import
     for_markdown_lines,
     for_terminal,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.spelling import counted
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table, text_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import ComponentDiff, TrainingEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
+    RESTORED,
+    ComponentDiff,
+    TrainingEvidence,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     MADE,
     NOT_RUN,
@@ -193,9 +198,9 @@ def _training_tables(training: TrainingEvidence) -> list[str]:
         names = [f"{gpu.index}: {gpu.name}" for gpu in training.monitor.gpus]
         table = [[name, *map(_number, row)] for name, row in zip(names, figures, strict=True)]
         lines += ["", *_table([*head, "Temperature max, °C"], table)]
-    counted = [[str(each.gpu), "; ".join(each.grown)] for each in training.counters if each.grown]
-    if counted:
-        lines += ["", *_table(["GPU", "Counted during the training"], counted)]
+    grown = [[str(each.gpu), "; ".join(each.grown)] for each in training.counters if each.grown]
+    if grown:
+        lines += ["", *_table(["GPU", "Counted during the training"], grown)]
     return lines
 
 
@@ -301,7 +306,7 @@ def changed(host: HostReport) -> Iterator[str]:
     if host.changes.state == MADE and host.status != TORN_DOWN:
         restored, again = len(host.changes.restored), len(host.drift)
         changes = [*map(_change, host.changes.components), *host.changes.removed]
-        changes += [f"{restored} packages, files and settings were restored"] if restored else []
+        changes += [f"restored {counted(restored, *RESTORED)}"] if restored else []
         if again and not changes:
             changes = [f"no version; applied again: {', '.join(host.drift)}"]
         if changes:

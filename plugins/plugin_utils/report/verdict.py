@@ -26,11 +26,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.outcomes impor
     TABLE,
     UNKNOWN,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.spelling import counted
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import registry
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import Damage
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import causes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
+    RESTORED,
     Failure,
     HostEvidence,
     Restored,
@@ -178,10 +180,11 @@ def _teardown(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     if not evidence.torn_down:
         return NOT_CHANGED, ["there is no record of this host: nothing to restore"]
     number = len(restored.changes)
+    what = counted(number, *RESTORED)
     if mode.check_mode:
-        return NOT_CHANGED, [f"a teardown would restore {number} packages, files and settings", *restored.warnings]
+        return NOT_CHANGED, [f"a teardown would restore {what}", *restored.warnings]
+    said = [f"as before the first run: {what}" if number else "nothing had to change"]
     loaded = evidence.probe and evidence.probe.driver.loaded
-    said = [f"{number} packages, files and settings are as before the first run" if number else "nothing had to change"]
     said += ["the loaded NVIDIA module stays until the next reboot"] if loaded else []
     return TORN_DOWN, [*said, *restored.warnings]
 

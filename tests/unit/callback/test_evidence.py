@@ -407,8 +407,8 @@ def test_ctrl_c_in_a_teardown_leaves_a_report_of_a_host_that_is_being_changed(tm
 @pytest.mark.parametrize(
     ("has_record", "words", "status", "line"),
     [
-        (True, (), "torn down", "1 packages, files and settings are as before the first run"),
-        (True, ("--check",), "not changed", "a teardown would restore 1 packages, files and settings"),
+        (True, (), "torn down", "as before the first run: 1 package, file or setting"),
+        (True, ("--check",), "not changed", "a teardown would restore 1 package, file or setting"),
         (False, (), "not changed", "there is no record of this host: nothing to restore"),
     ],
     ids=["torn down", "check mode", "nothing to restore"],

@@ -355,7 +355,7 @@ def test_of_a_fleet_the_hosts_with_the_worst_verdicts_have_a_line_and_the_rest_i
         ({"drift": {"env_paths": ["a file is missing"], "plan": ["new"]}},
          "changed: no version; applied again: env_paths, plan"),
         ({"restored": {"changes": ["package driver", "file a"]}},
-         "changed: 2 packages, files and settings were restored"),
+         "changed: restored 2 packages, files and settings"),
         ({}, None),
     ],
     ids=["versions", "again", "restored", "nothing"],
