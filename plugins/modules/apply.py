@@ -190,7 +190,7 @@ def main() -> None:
         failed = effects.run(module.run_command)
         if failed:
             module.fail_json(msg="The files are written, but %s" % "; ".join(failed), changed=bool(found))
-    module.exit_json(changed=bool(found), paths=sorted(found), diff=differences)
+    module.exit_json(changed=bool(found), paths=sorted(found), diff=differences if module._diff else [])
 
 
 if __name__ == "__main__":

@@ -100,6 +100,14 @@ def test_check_mode_shows_what_would_be_written_but_for_secrets(role: Role) -> N
     assert [text for text in secrets if text in shown] == []
 
 
+def test_a_task_may_show_no_difference(role: Role) -> None:
+    tasks = role.directory / "roles/r/tasks/main.yml"
+    tasks.write_text(f"{tasks.read_text()}  diff: false\n")
+    done = role.run("--check", "--diff")
+    assert "changed=1 " in done.stdout
+    assert "+first" not in done.stdout.splitlines()
+
+
 def test_a_file_that_vault_encrypted_is_decrypted(role: Role) -> None:
     role.key.write_bytes(VaultLib([("default", VaultSecret(PASSWORD.encode()))]).encrypt(KEY))
     (role.directory / "password").write_text(PASSWORD)
