@@ -222,6 +222,10 @@ class Host:
             self._keep(new)
             absent = {str(package): self._absent(package) for package in new}
         base.do_transaction(progress.change)
+        for name in (name for name, (_before, stream) in self.streams.items() if stream is None):
+            # dnf records a module without a stream, which says as much as no record.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._place("/etc/dnf/modules.d/%s.module" % name))
         failed = [
             str(item) for item in base.transaction or () if item.state == libdnf.transaction.TransactionItemState_ERROR
         ]

@@ -32,6 +32,11 @@ def stream(host: RealDnf) -> str:
     return " ".join(line.split()[1] for line in lines if line.startswith("nvidia-driver"))
 
 
+def module_files(host: RealDnf) -> dict[str, str]:
+    """Return what dnf has recorded of modules; it leaves a record without a stream of one that was reset."""
+    return {path.name: path.read_text() for path in (host.root / "etc/dnf/modules.d").glob("*")}
+
+
 @pytest.fixture
 def request_fixture(request: pytest.FixtureRequest) -> Callable[[str], RealDnf]:
     return request.getfixturevalue
@@ -102,13 +107,13 @@ def test_without_streams_the_version_is_exact_as_well(host_10: RealDnf) -> None:
 def test_a_failed_transaction_is_undone_with_its_stream(there: str, request_fixture: Callable[[str], RealDnf]) -> None:
     """`dnf history undo` fails after a stream was switched: "Cannot find rpm nevra"."""
     host = request_fixture(there)
-    before = host.shown()
+    before, modules = host.shown(), module_files(host)
     with pytest.raises(transaction.TransactionError) as caught:
         host.run_transaction(request(NEW, BROKEN))
     assert "lua script failed" in str(caught.value)
     assert "scriptlet in rpm package broken-script" in str(caught.value)
     assert "It was undone" in str(caught.value)
-    assert host.shown() == before
+    assert (host.shown(), module_files(host)) == (before, modules)
 
 
 def test_files_that_rpm_leaves_of_a_package_that_it_cannot_unpack_are_removed(with_driver: RealDnf) -> None:
