@@ -57,14 +57,16 @@ def excluded_versions(root: str) -> List[str]:
     return [pattern[1:] for pattern in _patterns(root) if pattern.startswith("!")]
 
 
-def held(root: str) -> Callable[[str, str, str], bool]:
+def held(root: str, there: Mapping[str, str]) -> Callable[[str, str, str], bool]:
     """Return what says of a package's name, version and architecture whether a lock or an exclude keeps it.
 
-    A lock on another version keeps it, too: dnf offers none but that.
+    there: the name of each installed package by NAME-EPOCH:VERSION-RELEASE. A lock on a version that is not there does
+    not count: a run that died between a change and its locks leaves such, and dnf would install that version.
     """
-    locks = [pattern for pattern in _patterns(root) if not pattern.startswith("!")]
-    names = {match.group("name") for match in map(_LOCK.match, locks) if match}
-    others = [pattern for pattern in [*locks, *excludes(root)] if not _LOCK.match(pattern)]
+    patterns = [pattern for pattern in [*_patterns(root), *excludes(root)] if not pattern.startswith("!")]
+    # With or without an architecture.
+    names = {there[text] for pattern in patterns for text in (pattern, pattern.rpartition(".")[0]) if text in there}
+    others = [pattern for pattern in patterns if not _LOCK.match(pattern)]
 
     def is_held(name: str, version: str, architecture: str) -> bool:
         return name in names or any(_is_meant(other, name, version, architecture) for other in others)
@@ -87,10 +89,10 @@ def names(root: str) -> List[str]:
     return found + [pattern for pattern in excludes(root) if not _GLOB.search(pattern)]
 
 
-def lock(name: str, version: str) -> str:
-    """Return the line of a lock as `dnf versionlock add` writes it."""
+def nevr(name: str, version: str) -> str:
+    """Return NAME-EPOCH:VERSION-RELEASE of a package."""
     epoch, upstream, release = rpm_version.split(version)
-    return "%s-%s:%s-%s.*" % (name, epoch or "0", upstream, release)
+    return "%s-%s:%s-%s" % (name, epoch or "0", upstream, release)
 
 
 def change_locks(root: str, versions: Mapping[str, Optional[str]]) -> None:
@@ -100,7 +102,7 @@ def change_locks(root: str, versions: Mapping[str, Optional[str]]) -> None:
         match = _LOCK.match(line.strip())
         if not match or match.group("name") not in versions:
             left.append(line)
-    left += [lock(name, version) for name, version in sorted(versions.items()) if version]
+    left += ["%s.*" % nevr(name, version) for name, version in sorted(versions.items()) if version]
     files.write(files.under(root, path), "".join("%s\n" % line for line in left).encode())
 
 

@@ -90,7 +90,8 @@ class RpmDatabase(PackageDatabase):
 
         every = self._rows(machine)
         rows = [row for row in every if wanted(row.row)]
-        depends, unfinished, held = self._depends(rows, every), self._unfinished(), dnf_settings.held(self.root)
+        depends, unfinished = self._depends(rows, every), self._unfinished()
+        held = dnf_settings.held(self.root, {dnf_settings.nevr(row.name, row.version): row.name for row in every})
         found: Dict[str, InstalledPackage] = {}
         for row in sorted(rows, key=lambda row: (row.row, row.installed, row.number)):
             status = "half-configured" if self._is_unfinished(row, unfinished) else "installed"

@@ -116,6 +116,15 @@ def test_a_failed_transaction_is_undone_with_its_stream(there: str, request_fixt
     assert (host.shown(), module_files(host)) == (before, modules)
 
 
+def test_locks_that_a_dead_run_left_behind_are_moved_by_the_next(with_driver: RealDnf) -> None:
+    """It died between the packages and their locks, which are those of the version before."""
+    path, before = with_driver.root / "etc/dnf/plugins/versionlock.list", locks(with_driver)
+    path.write_text(path.read_text().replace(OLD, NEW))
+    assert locks(with_driver) != before
+    with_driver.run_transaction(request(OLD))
+    assert locks(with_driver) == before
+
+
 def test_files_that_rpm_leaves_of_a_package_that_it_cannot_unpack_are_removed(with_driver: RealDnf) -> None:
     """A directory of somebody is in the place of a file of the package."""
     folder = with_driver.root / "usr/lib/simulated"

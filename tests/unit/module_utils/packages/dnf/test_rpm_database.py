@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dnf import dnf_state, rpm_database
 
-from tests.unit.module_utils.packages.dnf.conftest import NEW, OLD, PARTS, request
+from tests.unit.module_utils.packages.dnf.conftest import NEW, NEWER, OLD, PARTS, request
 from tests.unit.module_utils.real_dnf import RealDnf, needs_dnf
 
 pytestmark = needs_dnf
@@ -114,6 +114,21 @@ def test_what_is_locked_is_held_whether_it_is_there_or_not(full: RealDnf) -> Non
         **dict.fromkeys((*kernels, "vim-minimal"), "installed"),
         "libnccl": "not-installed",
     }
+
+
+@pytest.mark.parametrize(
+    ("line", "is_held"),
+    [
+        (f"nvidia-driver-cuda-3:{NEWER}-1.el9.*", True),
+        (f"nvidia-driver-cuda-3:{NEWER}-1.el9.x86_64", True),
+        (f"nvidia-driver-cuda-3:{NEWER}-1.el9", True),
+        (f"nvidia-driver-cuda-3:{NEW}-1.el9.*", False),
+    ],
+)
+def test_a_lock_on_a_version_that_is_not_there_is_no_hold(full: RealDnf, line: str, is_held: bool) -> None:
+    """A power failure between a transaction and its locks leaves the lock of the version before: dnf would go back."""
+    (full.root / "etc/dnf/plugins/versionlock.list").write_text(f"{line}\n")
+    assert full.database.read(["nvidia-driver-cuda"])["nvidia-driver-cuda"].held == is_held
 
 
 def test_a_stream_is_a_package_only_where_it_is_asked_for(full: RealDnf) -> None:
