@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,6 +35,36 @@ NOT_APPLICABLE = {
 # What runs on the shapes alone: a tier.
 SHAPE_CELLS = [(shape, scenario) for shape in SHAPES for scenario in ("el_shape", "enterprise_linux")]
 CELLS = [(d, s) for d in DISTRIBUTIONS for s in SCENARIOS if (d, s) not in NOT_APPLICABLE]
+
+# The tasks of `default` that run on Debian 12 and not on the shapes, and why.
+_REPOSITORY = "gpuhost.stack.nvidia_repo : "
+OF_DEBIAN_ALONE = {
+    f"{_REPOSITORY}Add NVIDIA's repository": "install_dnf.yml adds it, without the packages that must not come from it",
+    f"{_REPOSITORY}Block packages that must not come from NVIDIA's repository, and store the password for it": (
+        "dnf's repository excludes them itself, and its variables have the password"
+    ),
+    f"{_REPOSITORY}Refresh the package lists for NVIDIA's repository": "dnf reads the metadata of a new repository",
+}
+
+
+def tasks_that_ran(log: str) -> set[str]:
+    """Return the names of the tasks that did not skip all hosts, from the output of Ansible's default callback."""
+    ran, task = set(), ""
+    for line in log.splitlines():
+        if match := re.match(r"(?:TASK|RUNNING HANDLER) \[(.+)\] \*+$", line):
+            task = match.group(1)
+        elif re.match(r"(?:ok|changed): \[", line):
+            ran.add(task)
+    return ran
+
+
+def differences(of_debian: set[str], of_shape: set[str]) -> list[str]:
+    """Return what OF_DEBIAN_ALONE lacks, and its rows that are not so."""
+    alone = of_debian - of_shape
+    lacking = [f"ran on Debian 12 alone, and has no row: {task}" for task in sorted(alone - OF_DEBIAN_ALONE.keys())]
+    return lacking + [
+        f"has a row, and ran on both or on none: {task}" for task in sorted(OF_DEBIAN_ALONE.keys() - alone)
+    ]
 
 
 def environment(distribution: str) -> dict[str, str]:

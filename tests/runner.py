@@ -299,8 +299,26 @@ def run_scenario(step: Step, distribution: str, scenario: str) -> dict[str, Any]
     work = demo if scenario == distributions.DEMO else functools.partial(molecule, scenario=scenario)
     part = Step(f"{distribution}-{scenario}", functools.partial(work, **distributions.environment(distribution))).run()
     step.skipped += [f"{distribution} {scenario}: {len(part.skipped)} tests"] if part.skipped else []
+    if scenario == "default" and distribution in distributions.SHAPES and not part.failed:
+        compare_tasks(part)
     counts = {"passed": part.passed, "failed": part.failed, "skipped": len(part.skipped)}
     return {**cell, **counts, "seconds": round(part.seconds)}
+
+
+def compare_tasks(step: Step) -> None:
+    """Compare the tasks that ran on a shape of Enterprise Linux with those of Debian 12: one test.
+
+    Without a log of Debian 12, the scenario runs there first.
+    """
+    variables = distributions.environment("debian-12")
+    debian = Step("debian-12-default", functools.partial(molecule, scenario="default", **variables))
+    if not debian.log.exists():
+        step.failed += debian.run().failed
+    ran = [distributions.tasks_that_ran(each.log.read_text(errors="replace")) for each in (debian, step)]
+    wrong = distributions.differences(*ran)
+    for line in wrong:
+        step.print(f"ERROR: {line}")
+    step.passed, step.failed = step.passed + (not wrong), step.failed + bool(wrong)
 
 
 def run_area(step: Step, area: str) -> dict[str, Any] | None:

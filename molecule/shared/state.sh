@@ -5,19 +5,20 @@ roots="/boot /opt /usr/bin /usr/lib /usr/local /usr/sbin /usr/share/keyrings /us
 # Python's bytecode is written by whoever runs a module first.
 # The applied plan is compared without its reasons: they say why the last run chose, or kept, what it has.
 fact=/etc/ansible/facts.d/gpu_stack.fact
+locks=/etc/dnf/plugins/versionlock.list  # without an order, as apt's holds
 list() { find /etc $roots -xdev "$@" 2>/dev/null | grep -v -e __pycache__ -e "^$fact " | LC_ALL=C sort; }
 if command -v dpkg-query > /dev/null; then
   echo "== packages"; dpkg-query -W -f '${Package} ${Version} ${Status}\n'; apt-mark showhold
   echo "== automatically installed"; apt-mark showauto
   echo "== repository lists"; ls /var/lib/apt/lists
 else
-  # Locks and streams are files of /etc. A teardown leaves NVIDIA's key (scenario enterprise_linux).
-  echo "== packages"; rpms="$(rpm -qa)"; echo "$rpms" | grep -v ^gpg-pubkey- | sort
+  # Streams are files of /etc. A teardown leaves NVIDIA's key (scenario enterprise_linux).
+  echo "== packages"; rpms="$(rpm -qa)"; echo "$rpms" | grep -v ^gpg-pubkey- | sort; LC_ALL=C sort "$locks"
   echo "== automatically installed"; reasons="$(dnf --quiet --cacheonly repoquery --installed --qf '%{name} %{reason}')"
   echo "$reasons" | grep -v ^gpg-pubkey | sort
   echo "== repository lists"; ls /var/cache/dnf
 fi
-echo "== /etc"; find /etc -xdev -type f ! -path "$fact" -exec sha256sum {} + | sort -k 2
+echo "== /etc"; find /etc -xdev -type f ! -path "$fact" ! -path "$locks" -exec sha256sum {} + | sort -k 2
 echo "== applied plan"
 without_reasons="import json, sys; plan = json.load(sys.stdin); del plan['reasons']; print(json.dumps(plan, indent=1))"
 test ! -e "$fact" || python3 -c "$without_reasons" < "$fact"

@@ -180,6 +180,7 @@ def cells(monkeypatch, tmp_path, clock):
     monkeypatch.setattr(runner, "lab_image", lambda step, distribution: {"simulated": "ubuntu" in distribution})
     monkeypatch.setattr(runner, "molecule", molecule)
     monkeypatch.setattr(runner, "demo", molecule)
+    monkeypatch.setattr(runner, "compare_tasks", lambda step: None)
     monkeypatch.setattr(runner, "clean_commit", lambda: "a1b2")
     monkeypatch.setattr(runner, "LEDGER", tmp_path / "ledger.jsonl")
     monkeypatch.setattr(runner.time, "monotonic", lambda: clock["now"])
@@ -268,3 +269,36 @@ def test_scenario_of_the_tier_exists_and_its_defaults_are_of_its_distribution(sc
     text = (configurations.MOLECULE / scenario / "hosts.yml").read_text()
     defaults = re.findall(r"'LAB_(?:DRIVER|CUDA)'\) \| default\('([\d.]+)'", text)
     assert defaults in ([], list(configurations.of_scenario(scenario)[0]))
+
+
+RAN = """\
+TASK [gpuhost.stack.nvidia_driver : Keep Unattended-Upgrades away] *************
+{unattended}: [default-hopper]
+
+TASK [gpuhost.stack.env_paths : Write the paths] *******************************
+ok: [default-hopper] => (item=/etc/profile.d/cuda.sh)
+"""
+APT_ALONE = "gpuhost.stack.nvidia_driver : Keep Unattended-Upgrades away"
+
+
+@pytest.mark.parametrize("was_run", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "failed", "error"),
+    [
+        ({APT_ALONE: "dnf has none"}, 0, ""),
+        ({}, 1, f"ran on Debian 12 alone, and has no row: {APT_ALONE}"),
+        ({APT_ALONE: "dnf has none", "Install": "r"}, 1, "has a row, and ran on both or on none: Install"),
+    ],
+    ids=["row", "no row", "stale row"],
+)
+def test_a_task_that_runs_on_debian_alone_has_a_row(results, capsys, monkeypatch, rows, failed, error, was_run):
+    debian = RAN.format(unattended="changed")
+    monkeypatch.setattr(distributions, "OF_DEBIAN_ALONE", rows)
+    monkeypatch.setattr(runner, "molecule", lambda step, **_: step.print(debian))
+    if was_run:
+        (results / "debian-12-default.log").write_text(debian)
+    step = runner.Step("el-9-default", runner.compare_tasks)
+    step.log.write_text(RAN.format(unattended="skipping"))
+    runner.compare_tasks(step)
+    assert (step.failed, step.passed) == (failed, 1 - failed)
+    assert error in capsys.readouterr().out
