@@ -76,7 +76,7 @@ def test_a_program_built_by_the_default_nvcc_runs_with_its_runtime(host):
 
 
 def test_toolkits_are_installed_side_by_side(host):
-    """13.0 is installed first and kept; 13.2 is there after it was requested."""
+    """The one that was requested first stays beside the other."""
     homes = host.run_expect([0], "find /usr/local -maxdepth 1 -name 'cuda-*.*' -type d").stdout.split()
     assert sorted(homes) == [f"/usr/local/cuda-{version}" for version in TOOLKITS]
     for home in homes:
