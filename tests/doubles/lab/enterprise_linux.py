@@ -149,6 +149,7 @@ def script(shape: str) -> str:
         "set -eu",
         f"mkdir -p {HIDDEN} {database} /var/lib/alternatives /usr/libexec",
         "mkdir -p /usr/share/gpuhost-simulated /etc/yum.repos.d /etc/rpm /etc/pki/tls/certs",
+        "mkdir -p /usr/lib/dracut/dracut.conf.d",  # dracut's, by its dracut.spec; Debian's package has none
         f"python3 -c {shlex.quote(LIBRARY_DIRECTORY)}",
         *(f"printf %s {shlex.quote(content)} > {path}" for path, content in files.items()),
         "ln -s /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt",
