@@ -19,6 +19,7 @@ class InstalledPackage(NamedTuple):
     depends: Tuple[str, ...] = ()  # the names in Pre-Depends and Depends, alternatives included
     reinstall: bool = False  # dpkg's flag reinstreq: the package must be unpacked again
     configured: str = ""  # the version that was configured last, where that is not the state
+    lock_is_stale: bool = False  # held by dnf's lock on a version that is not installed
 
     @property
     def is_installed(self) -> bool:

@@ -181,14 +181,15 @@ class Transaction:
         """Return the installed packages and what remains to do for the request."""
         packages = self.manager.packages()
         unmet = decisions.unmet([*self.request.wanted, *self._parts(packages)], packages)
-        held = [package.name for package in self.request.pins + self.request.packages]
-        return PackageState(
-            packages,
-            unmet,
-            self._obsolete(packages),
-            [n for n in held + self._dependencies_to_hold(held, packages) if n not in packages or not packages[n].held],
-            self._damaged(packages, unmet),
-        )
+        unheld = self._unheld(packages)
+        return PackageState(packages, unmet, self._obsolete(packages), unheld, self._damaged(packages, unmet))
+
+    def _unheld(self, packages: dict[str, InstalledPackage]) -> list[str]:
+        """Return what the request holds and is not on hold, or by a stale lock of gpuhost."""
+        names = [package.name for package in self.request.pins + self.request.packages]
+        foreign = foreign_holds(packages, store.journal(self.directory))
+        held = {name for name, state in packages.items() if state.held and (not state.lock_is_stale or name in foreign)}
+        return [name for name in names + self._dependencies_to_hold(names, packages) if name not in held]
 
     def _damaged(self, packages: dict[str, InstalledPackage], unmet: list[Package]) -> list[Package]:
         """Return the damaged packages of this request that no other change replaces, in their versions."""

@@ -12,7 +12,7 @@ import configparser
 import fnmatch
 import os
 import re
-from typing import Callable, Dict, List, Mapping, Optional
+from typing import Callable, Collection, Dict, List, Mapping, Optional, Set
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, rpm_version
 
@@ -57,16 +57,14 @@ def excluded_versions(root: str) -> List[str]:
     return [pattern[1:] for pattern in _patterns(root) if pattern.startswith("!")]
 
 
-def held(root: str, there: Mapping[str, str]) -> Callable[[str, str, str], bool]:
+def held(root: str) -> Callable[[str, str, str], bool]:
     """Return what says of a package's name, version and architecture whether a lock or an exclude keeps it.
 
-    there: the name of each installed package by NAME-EPOCH:VERSION-RELEASE. A lock on a version that is not there does
-    not count: a run that died between a change and its locks leaves such, and dnf would install that version.
+    A lock on another version keeps it, too: dnf offers none but that.
     """
-    patterns = [pattern for pattern in [*_patterns(root), *excludes(root)] if not pattern.startswith("!")]
-    # With or without an architecture.
-    names = {there[text] for pattern in patterns for text in (pattern, pattern.rpartition(".")[0]) if text in there}
-    others = [pattern for pattern in patterns if not _LOCK.match(pattern)]
+    locks = [pattern for pattern in _patterns(root) if not pattern.startswith("!")]
+    names = {match.group("name") for match in map(_LOCK.match, locks) if match}
+    others = [pattern for pattern in [*locks, *excludes(root)] if not _LOCK.match(pattern)]
 
     def is_held(name: str, version: str, architecture: str) -> bool:
         return name in names or any(_is_meant(other, name, version, architecture) for other in others)
@@ -87,6 +85,17 @@ def names(root: str) -> List[str]:
     """Return the names in locks and excludes, as far as they are no patterns."""
     found = [match.group("name") for match in map(_LOCK.match, _patterns(root)) if match]
     return found + [pattern for pattern in excludes(root) if not _GLOB.search(pattern)]
+
+
+def stale(root: str, installed: Collection[str]) -> Set[str]:
+    """Return the names whose locks are all on versions that are not installed; installed: as `nevr` writes them.
+
+    A run that died between a change and its locks leaves such a lock, and dnf would install its version.
+    """
+    locks = {pattern: match.group("name") for pattern in _patterns(root) for match in [_LOCK.match(pattern)] if match}
+    # With or without an architecture.
+    right = {name for lock, name in locks.items() if lock in installed or lock.rpartition(".")[0] in installed}
+    return set(locks.values()) - right
 
 
 def nevr(name: str, version: str) -> str:

@@ -90,8 +90,8 @@ class RpmDatabase(PackageDatabase):
 
         every = self._rows(machine)
         rows = [row for row in every if wanted(row.row)]
-        depends, unfinished = self._depends(rows, every), self._unfinished()
-        held = dnf_settings.held(self.root, {dnf_settings.nevr(row.name, row.version): row.name for row in every})
+        depends, unfinished, held = self._depends(rows, every), self._unfinished(), dnf_settings.held(self.root)
+        stale = dnf_settings.stale(self.root, {dnf_settings.nevr(row.name, row.version) for row in every})
         found: Dict[str, InstalledPackage] = {}
         for row in sorted(rows, key=lambda row: (row.row, row.installed, row.number)):
             status = "half-configured" if self._is_unfinished(row, unfinished) else "installed"
@@ -99,7 +99,12 @@ class RpmDatabase(PackageDatabase):
                 status = "half-installed"
             is_held = held(row.name, row.version, row.architecture)
             found[row.row] = InstalledPackage(
-                row.version, status, is_held, depends[row.number], reinstall=status == "half-installed"
+                row.version,
+                status,
+                is_held,
+                depends[row.number],
+                reinstall=status == "half-installed",
+                lock_is_stale=row.name in stale,
             )
         absent = InstalledPackage("", "not-installed", held=True)
         locked = set(dnf_settings.names(self.root)) - {row.name for row in every}
