@@ -1,7 +1,7 @@
 """The damages of a host, one entry each: a later one needs an entry here and nothing else.
 
 Names in commands: $CUDA is the toolkit's directory, $LIB the directory of system libraries, $ENV that of the TensorFlow
-environment, $SITE its site-packages.
+environment, $SITE its site-packages, $UNHOLD_CUDNN the command that releases cuDNN's hold.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from typing import Any
+
+from tests import distributions
+from tests.packages import Packages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Damage:
     cleanup: a command that removes what the repair leaves on purpose. before: a command, followed by a run that records
     what it did. default: whether script/test has it, or the tier faults-long alone. environment: it is in the
     TensorFlow environment; scenario `default`, which has one, has those of script/test. options: of the run that
-    repairs it.
+    repairs it. manager: the package manager on whose hosts it can be done, "" for each.
     """
 
     name: str
@@ -30,6 +33,7 @@ class Damage:
     default: bool = False
     environment: bool = False
     options: tuple[str, ...] = ()
+    manager: str = ""
 
 
 DEEP = ("-e", "gpu_stack_converge=deep")
@@ -56,7 +60,7 @@ WantedBy=multi-user.target
 END
 systemctl daemon-reload && systemctl enable nvidia-fabricmanager"""
 
-DAMAGES = [
+_ALL = [
     Damage("nvcc deleted", "rm $CUDA/bin/nvcc", "packages", "/bin/nvcc is missing", default=True),
     Damage("ptxas truncated", ": > $CUDA/bin/ptxas", "packages", "/bin/ptxas size was", default=True),
     Damage(
@@ -75,8 +79,8 @@ DAMAGES = [
     Damage("owner changed", "chown nobody $CUDA/bin/nvcc", "packages", "owner was 0:0"),
     Damage("library's link deleted", "rm $LIB/libcudnn.so.9", "packages", "libcudnn.so.9 is missing", default=True),
     Damage("libnccl's link points elsewhere", "ln -sfn /bin/true $LIB/libnccl.so.2", "packages", "points to /bin/true"),
-    Damage("pinning file deleted", f"rm {PIN}", "packages", "is missing", default=True),
-    Damage("pinning file edited", f"sed -i 's/1000/1/' {PIN}", "packages", PIN),
+    Damage("pinning file deleted", f"rm {PIN}", "packages", "is missing", default=True, manager="apt"),
+    Damage("pinning file edited", f"sed -i 's/1000/1/' {PIN}", "packages", PIN, manager="apt"),
     Damage(
         "library corrupted, size and time kept",
         CORRUPT % "$LIB/libnccl.so.2",
@@ -100,12 +104,7 @@ DAMAGES = [
     Damage(
         "nvidia-smi replaced", "echo 'echo garbage' > /usr/bin/nvidia-smi", "packages", "/usr/bin/nvidia-smi size was"
     ),
-    Damage(
-        "libcudnn unheld",
-        "apt-mark unhold $(dpkg-query -W -f '${Package}\\n' 'libcudnn9-cuda-*')",
-        "packages",
-        "held=False",
-    ),
+    Damage("libcudnn unheld", "$UNHOLD_CUDNN", "packages", "held=False"),
     Damage("default toolkit's link replaced", "ln -sfn /opt /etc/alternatives/cuda", "cuda_toolkit", "is value=/opt"),
     Damage("/usr/local/cuda deleted", "rm /usr/local/cuda", "cuda_toolkit", "is points=missing"),
     Damage(
@@ -200,6 +199,7 @@ DAMAGES = [
     ),
     Damage("uv deleted", "rm -rf /opt/gpuhost/uv", "tensorflow_env", "files of /opt/gpuhost/uv", environment=True),
 ]
+DAMAGES = [row for row in _ALL if row.manager in ("", distributions.MANAGER)]
 
 
 # Damages that one run repairs together; those of one thing are not combined, as the second would hide the first.
@@ -227,10 +227,11 @@ def pairs() -> list[tuple[Damage, Damage]]:
     return [(one, other) for one, other in itertools.combinations(alone, 2) if thing(one) != thing(other)]
 
 
-def run_on(host: Any, command: str) -> None:
+def run_on(host: Any, packages: Packages, command: str) -> None:
     """Run the command of a damage on a testinfra host as root; it must succeed."""
     home = host.run_expect([0], "readlink -f /etc/alternatives/cuda").stdout.strip()
-    names = f"CUDA={home} LIB=/usr/lib/x86_64-linux-gnu ENV=/opt/gpuhost/tensorflow"
+    unhold = packages.words.unhold(packages.versions("libcudnn9-cuda-*"))
+    names = f"CUDA={home} LIB={packages.LIBRARIES} ENV=/opt/gpuhost/tensorflow UNHOLD_CUDNN='{unhold}'"
     host.run_expect(
         [0], "bash -c %s", f"set -e; export {names}; SITE=$(echo $ENV/lib/python*/site-packages)\n{command}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +14,8 @@ from tests import configurations
 # Hosts shaped like Enterprise Linux (doubles/lab/enterprise_linux.yml).
 SHAPES = ("el-9", "el-10")
 DISTRIBUTIONS = ("debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04", "ubuntu-26.04", *SHAPES)
+# Of the hosts of the lab that runs now.
+MANAGER = "dnf" if os.environ.get(configurations.IMAGE_VARIABLE) in SHAPES else "apt"
 # Scenarios that name no distribution, and script/demo.
 DEMO = "demo"
 SCENARIOS = ("default", "drift", "interrupted", "teardown", "undo", "upgrade", DEMO)

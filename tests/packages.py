@@ -11,11 +11,21 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dnf import dnf_words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 
+LATER = "s|//repository.lab/|//repository.lab/later/|"  # for sed
+APT = "DEBIAN_FRONTEND=noninteractive apt-get --yes -o Dpkg::Use-Pty=0"
+
 
 class Packages(ABC):
     """The package manager of a host. A spec is one of the plan's."""
 
     words: Words
+    LIBRARIES: str  # the directory of the system's
+    # Commands: one whose output changes with the first package of a transaction; one that kills what changes packages;
+    # those that keep the package manager from retrying a server that does not answer, and take that back.
+    progress: str
+    kill: str
+    no_retries: str = "true"
+    retries: str = "true"
 
     def __init__(self, host: Any) -> None:
         self.host = host
@@ -36,6 +46,34 @@ class Packages(ABC):
     def held(self) -> set[str]:
         """Return the names of the packages that are held."""
 
+    def reached(self, step: str) -> str:
+        """Return the command whose output changes with a step that the package manager logs, else `progress`."""
+        return self.progress
+
+    @abstractmethod
+    def downgrade(self, *names: str) -> None:
+        """Install an older version of packages that have the same ones; it fails where none is offered."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a package, held or not."""
+
+    @abstractmethod
+    def offer_later(self) -> set[str]:
+        """Add the later state of NVIDIA's repository; return the names of its packages."""
+
+    @abstractmethod
+    def withdraw_later(self) -> None:
+        """Take that repository away."""
+
+    @abstractmethod
+    def upgradable(self, with_held: bool = False) -> set[str]:
+        """Return the names of the packages that an upgrade of the system would change, as if none were held."""
+
+    @abstractmethod
+    def upgrade(self) -> None:
+        """Upgrade the system."""
+
     def unhold(self, *names: str) -> None:
         """Release holds."""
         self._run(self.words.unhold(names))
@@ -47,6 +85,12 @@ class Packages(ABC):
 
 class Apt(Packages):
     words: Words = apt_words
+    LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+    progress = "wc -l < /var/log/dpkg.log"
+    kill = "pkill -KILL -x apt-get; pkill -KILL -x dpkg"
+    # By default apt retries each of some thirty files three times, and waits in between.
+    no_retries = "echo 'Acquire::Retries \"0\";' > /etc/apt/apt.conf.d/99no-retries"
+    retries = "rm /etc/apt/apt.conf.d/99no-retries"
 
     def parse(self, spec: str) -> tuple[str, str]:
         name, _, version = spec.partition("=")
@@ -65,8 +109,42 @@ class Apt(Packages):
     def held(self) -> set[str]:
         return set(self.host.run_expect([0], "apt-mark showhold").stdout.split())
 
+    def reached(self, step: str) -> str:
+        return f"grep -c '{step}' /var/log/dpkg.log || true"
+
+    def downgrade(self, *names: str) -> None:
+        rows = self._run(f"apt-cache madison {names[0]}").splitlines()
+        versions = [row.split("|")[1].strip() for row in rows]
+        assert versions[-1] != self.versions(names[0])[names[0]], f"no older version of {names[0]} is offered"
+        self._run(f"{APT} install --allow-downgrades {' '.join(f'{name}={versions[-1]}' for name in names)}")
+
+    def remove(self, name: str) -> None:
+        self._run(f"{APT} remove --allow-change-held-packages {name}")
+
+    def offer_later(self) -> set[str]:
+        sources = "/etc/apt/sources.list.d"
+        self._run(f"sed '{LATER}' {sources}/nvidia-cuda.sources > {sources}/later.sources && {APT} update")
+        lists = self._run("cat /var/lib/apt/lists/repository.lab_later_*_Packages")
+        return set(re.findall(r"^Package: (.+)$", lists, re.MULTILINE))
+
+    def withdraw_later(self) -> None:
+        self._run(f"rm /etc/apt/sources.list.d/later.sources && {APT} update")
+
+    def upgradable(self, with_held: bool = False) -> set[str]:
+        option = "--ignore-hold" if with_held else ""
+        # Without --yes, which refuses to change held packages.
+        simulated = self._run(f"apt-get --simulate {option} dist-upgrade")
+        return set(re.findall(r"^(?:Inst|Remv) ([^ ]+)", simulated, re.MULTILINE))
+
+    def upgrade(self) -> None:
+        self._run(f"{APT} -o Dpkg::Options::=--force-confold dist-upgrade")
+
 
 class Dnf(Packages):
+    LIBRARIES = "/usr/lib64"
+    progress = "rpm -qa | wc -l"
+    # dnf_program is text on a command line; the brackets keep pkill from finding its own shell.
+    kill = "pkill -KILL -f 'pyth[o]n[^ ]* -I -c'"
     # NAME-EPOCH:VERSION-RELEASE, of a lock with .* behind it.
     SPEC = re.compile(r"(.+)-(?:0:|(?=\d+:))((?:\d+:)?[^-]+-[^-]+?)(?:\.\*)?")
     words: Words = dnf_words
@@ -86,6 +164,31 @@ class Dnf(Packages):
     def held(self) -> set[str]:
         lines = self.host.run_expect([0], "dnf --quiet versionlock list").stdout.split()
         return {self.parse(line)[0] for line in lines}
+
+    def downgrade(self, *names: str) -> None:
+        before = self.versions(names[0])
+        self._run(f"dnf --assumeyes downgrade {' '.join(names)}")
+        assert self.versions(names[0]) != before, f"no older version of {names[0]} is offered"
+
+    def remove(self, name: str) -> None:
+        self._run(f"dnf --assumeyes --disableplugin=versionlock remove --noautoremove {name}")
+
+    def offer_later(self) -> set[str]:
+        repositories = "/etc/yum.repos.d"
+        self._run(f"sed '{LATER}; s/^[[].*/[later]/' {repositories}/nvidia-cuda.repo > {repositories}/later.repo")
+        return set(self._run("dnf --quiet repoquery --repoid=later --qf '%{name}'").split())
+
+    def withdraw_later(self) -> None:
+        self._run("rm /etc/yum.repos.d/later.repo")
+
+    def upgradable(self, with_held: bool = False) -> set[str]:
+        option = "--disableplugin=versionlock" if with_held else ""
+        # 100: there are some.
+        rows = self._run(f"dnf --quiet {option} check-update || test $? = 100").splitlines()
+        return {row.split()[0].rpartition(".")[0] for row in rows if len(row.split()) == 3}
+
+    def upgrade(self) -> None:
+        self._run("dnf --assumeyes upgrade")
 
 
 def of(host: Any) -> Packages:

@@ -91,14 +91,14 @@ def test_change_stays_pending_while_a_job_uses_the_gpus(as_root, playbook, verif
 
 
 def test_next_run_repairs_the_environment_and_verifies_the_pending_change(
-    as_root, playbook, reports, verified, training
+    as_root, packages, playbook, reports, verified, training
 ):
     before = verified()
     libraries = "find /opt/gpuhost/tensorflow/lib/ -name '*.so*' | sort"
     installed = as_root.check_output(libraries)
     damages = [row for row in DAMAGES if row.default and row.environment]
     for row in damages:
-        run_on(as_root, row.command)
+        run_on(as_root, packages, row.command)
     playbook("gpu_host")
     assert missed(json.loads((reports / "newest/default-hopper/drift.json").read_text()), damages) == []
     assert as_root.check_output(libraries) == installed

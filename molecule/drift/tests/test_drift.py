@@ -106,31 +106,28 @@ def test_edited_and_deleted_files_are_restored(part, as_root, managed_files, rer
         assert unchanged() == []
 
 
-def test_packages_are_restored(as_root, rerun, unchanged):
+def test_packages_are_restored(as_root, packages, planned_packages, rerun, unchanged):
     """Holds are released, a package is downgraded, and another one removed."""
-    plan = json.loads(as_root.file("/etc/ansible/facts.d/gpu_stack.fact").content_string)
-    nccl = [spec.partition("=")[0] for spec in plan["components"]["nccl"]["packages"]]
-    cudnn = [spec.partition("=")[0] for spec in plan["components"]["cudnn"]["packages"]]
-    as_root.run_expect([0], f"apt-mark unhold {' '.join(nccl)}")
-    older = as_root.run_expect([0], f"apt-cache madison {nccl[0]}").stdout.split("|")[-2].strip()
-    newest = plan["components"]["nccl"]["packages"][0].partition("=")[2]
-    assert older != newest, "the repository offers one version alone: there is nothing to downgrade to"
-    install = "DEBIAN_FRONTEND=noninteractive apt-get install --yes --allow-downgrades -o Dpkg::Use-Pty=0"
-    as_root.run_expect([0], f"{install} {' '.join(f'{name}={older}' for name in nccl)}")
-    as_root.run_expect([0], f"apt-get remove --yes --allow-change-held-packages {cudnn[-1]}")
-    driver = plan["components"]["driver"]["packages"][0].partition("=")[0]
-    as_root.run_expect([0], f"apt-mark unhold {driver}")
+
+    def names(component: str) -> list[str]:
+        return [packages.parse(spec)[0] for spec in planned_packages(component) if packages.parse(spec)[1]]
+
+    nccl, cudnn, driver = names("nccl"), names("cudnn"), names("driver")
+    packages.unhold(*nccl)
+    packages.downgrade(*nccl)
+    packages.remove(cudnn[-1])
+    packages.unhold(driver[0])
     found = rerun()
     assert "packages" in found
-    for name in (nccl[0], cudnn[-1], driver):
+    for name in (nccl[0], cudnn[-1], driver[0]):
         assert any(name in reason for reason in found["packages"]), name
     assert unchanged() == []
 
 
 @pytest.fixture(scope="module")
-def damage(as_root):
+def damage(as_root, packages):
     """Return a function that runs a command of damages.py on the host."""
-    return functools.partial(run_on, as_root)
+    return functools.partial(run_on, as_root, packages)
 
 
 def rows(environment: bool) -> list[Damage]:

@@ -28,11 +28,10 @@ CONFIGURATIONS = {"new": NEW.options, "old": OLD.options}
 ALL = os.environ.get("INTERRUPT") == "all"
 MOMENTS = 5 if ALL else 1
 # libnccl2 is the largest package, so it is half installed for longest, after the package that needs it was unpacked.
-# Where both configurations have the same one, it is whichever package comes first.
+# Where both configurations have the same one, it is whichever package comes first. rpm has no such state.
 HALF_INSTALLED, LARGEST = "status half-installed", "libnccl2"
 STEPS = [f"{HALF_INSTALLED} {LARGEST}", *([""] if ALL else [])]
 WAIT_SECONDS = 600  # on a computer that does other work, too
-NO_RETRIES = "/etc/apt/apt.conf.d/99no-retries"
 
 State = dict[str, list[str]]
 
@@ -90,6 +89,8 @@ def read_state(pytestconfig, sections) -> Callable[[], State]:
     def now() -> State:
         host = get_host(f"ansible://{HOST}?ansible_inventory={inventory}")
         with host.sudo():
+            # The shape's packages start no service, which a boot does.
+            host.run_expect([0], "systemctl start nvidia-persistenced")
             found = sections(
                 host.run_expect([0], "sh -c %s", (PROJECT / "molecule/shared/state.sh").read_text()).stdout
             )
@@ -124,11 +125,11 @@ def boundaries(tasks: list[str]) -> list[int]:
     return numbers if ALL else [random.Random(len(tasks)).choice(numbers)]
 
 
-def wait_for_apt() -> None:
+def wait_for_the_host() -> None:
     """Wait until what the killed run started on the host has ended; it continues without its controller."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while in_host("pgrep -x 'apt-get|dpkg|python3' >/dev/null && echo busy || true").strip():
-        assert time.monotonic() < deadline, "apt does not end"
+    while in_host("pgrep -x 'apt-get|dpkg|python3|platform-python' >/dev/null && echo busy || true").strip():
+        assert time.monotonic() < deadline, "the modules do not end"
         time.sleep(0.5)
 
 
@@ -137,15 +138,16 @@ def in_host(script: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def wait_for_dpkg(run: subprocess.Popen[str], step: str = "", then: str = ":") -> None:
-    """Wait until dpkg logs anything, or the step named, and run a command on the host at that moment."""
-    count = f"grep -c '{step}' /var/log/dpkg.log || true"
-    before = in_host(count).strip()
-    watch = f'for _ in $(seq 40); do [ "$({count})" = {before} ] || {{ {then}; echo there; break; }}; sleep 0.05; done'
+def wait_for_packages(run: subprocess.Popen[str], progress: str, then: str = ":") -> None:
+    """Wait until a command prints something else than before, and run another one on the host at that moment."""
+    before = in_host(progress).strip()
+    watch = (
+        f'for _ in $(seq 40); do [ "$({progress})" = {before} ] || {{ {then}; echo there; break; }}; sleep 0.05; done'
+    )
     deadline = time.monotonic() + WAIT_SECONDS
     while not in_host(watch):
         assert run.poll() is None, run.communicate()[0][-5000:]
-        assert time.monotonic() < deadline, "dpkg does not start"
+        assert time.monotonic() < deadline, "no package is changed"
 
 
 def test_run_killed_between_two_tasks_is_completed_by_the_next(change, tasks):
@@ -156,7 +158,7 @@ def test_run_killed_between_two_tasks_is_completed_by_the_next(change, tasks):
         output, _ = run.communicate()
         # A change in the other direction may have fewer tasks and end before it is killed.
         assert run.returncode in (-9, 0), output[-5000:]
-        wait_for_apt()
+        wait_for_the_host()
         change.finish()
         converged.append(number)
     print(f"{len(converged)} of {len(numbers)} runs that were killed between tasks converged ({len(tasks)} tasks)")
@@ -187,9 +189,9 @@ def test_run_killed_before_ldconfig_leaves_that_to_the_next(change, tasks):
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
-def test_power_loss_in_the_middle_of_dpkg_is_repaired_by_the_next_run(change, tasks, moment):
+def test_power_loss_in_the_middle_of_a_transaction_is_repaired_by_the_next_run(change, tasks, packages, moment):
     run = change.start()
-    wait_for_dpkg(run)
+    wait_for_packages(run, packages.progress)
     time.sleep(random.Random(moment).uniform(0, 2))
     subprocess.run(["docker", "kill", LAB.container(HOST)], check=True, capture_output=True)
     output, _ = run.communicate()
@@ -199,12 +201,12 @@ def test_power_loss_in_the_middle_of_dpkg_is_repaired_by_the_next_run(change, ta
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_killed_apt_is_undone_and_the_next_run_succeeds(change, tasks, step):
+def test_killed_transaction_is_undone_and_the_next_run_succeeds(change, tasks, packages, step):
     changed = change.differences(change.expected["old"], change.expected["new"])
     if LARGEST in step and not any(LARGEST in line for line in changed):
         step = HALF_INSTALLED
     run = change.start()
-    wait_for_dpkg(run, step, then="pkill -KILL -x apt-get; pkill -KILL -x dpkg")
+    wait_for_packages(run, packages.reached(step), then=packages.kill)
     output, _ = run.communicate()
     assert run.returncode == 2, output[-5000:]
     assert "It was undone: all" in output, output[-5000:]
@@ -213,11 +215,11 @@ def test_killed_apt_is_undone_and_the_next_run_succeeds(change, tasks, step):
 
 
 @pytest.mark.parametrize("playbook", ["gpu_host", "rollback"])
-def test_second_run_at_the_same_time_waits_and_then_does_its_work_or_changes_nothing(change, tasks, playbook):
+def test_second_run_at_the_same_time_waits_and_then_does_its_work_or_changes_nothing(change, tasks, packages, playbook):
     """The second one asks for what the first replaces."""
     before = change.at
     run = change.start()
-    wait_for_dpkg(run)
+    wait_for_packages(run, packages.progress)
     waiting = change.start("-e", f"gpu_stack_wait={WAIT_SECONDS}", to=before, playbook=playbook)
     impatient = change.start("-e", "gpu_stack_wait=1", to=before, playbook=playbook)
     output, _ = impatient.communicate()
@@ -229,11 +231,10 @@ def test_second_run_at_the_same_time_waits_and_then_does_its_work_or_changes_not
     change.complete(waiting, to=before, says="another run is changing this host: gpu_host.yml of")
 
 
-def test_missing_network_leaves_the_host_unchanged(change, tasks):
+def test_missing_network_leaves_the_host_unchanged(change, tasks, packages):
     """No package files are kept for this change, and the repository does not answer."""
     in_host("rm -rf /var/lib/gpuhost/packages")
-    # By default apt retries each of some thirty files three times, and waits in between.
-    in_host(f"echo 'Acquire::Retries \"0\";' > {NO_RETRIES}")
+    in_host(packages.no_retries)
     before = change.read_state()
     in_host("echo 127.0.0.1 repository.lab >> /etc/hosts")
     run = change.start()
@@ -241,5 +242,5 @@ def test_missing_network_leaves_the_host_unchanged(change, tasks):
     assert run.returncode == 2, output[-5000:]
     in_host("sed '/127.0.0.1 repository.lab/d' /etc/hosts > /tmp/hosts; cat /tmp/hosts > /etc/hosts")
     assert change.differences(before, change.read_state()) == []
-    in_host(f"rm {NO_RETRIES}")
+    in_host(packages.retries)
     change.finish()

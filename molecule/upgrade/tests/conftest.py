@@ -1,4 +1,4 @@
-"""Fixtures that read dpkg's state."""
+"""Fixtures that read the package manager's state."""
 
 import pytest
 
@@ -9,5 +9,5 @@ def installed(read_installed) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def held(host) -> set[str]:
-    return set(host.run_expect([0], "apt-mark showhold").stdout.split())
+def held(packages) -> set[str]:
+    return packages.held()

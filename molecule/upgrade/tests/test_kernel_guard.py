@@ -11,6 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import distributions
+
+pytestmark = pytest.mark.skipif(
+    distributions.MANAGER == "dnf", reason="its packages are Debian's; BLS entries are in tests/unit"
+)
+
 SCENARIO = Path(__file__).resolve().parents[1]
 PROJECT = SCENARIO.parents[1]
 MENU = PROJECT / "tests/fixtures/grub/ubuntu-5.11.cfg"

@@ -12,6 +12,13 @@ import shlex
 
 import pytest
 
+from tests import distributions
+
+pytestmark = pytest.mark.skipif(
+    distributions.MANAGER == "dnf",
+    reason="its packages are Debian's; dnf's cases are in tests/unit/module_utils/packages/dnf",
+)
+
 CHANGE = ("-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.0")
 FOLDER = "/srv/gpuhost-test"
 SOURCE = "/etc/apt/sources.list.d/gpuhost-test.list"

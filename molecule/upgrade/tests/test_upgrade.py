@@ -6,13 +6,15 @@ import shlex
 
 import pytest
 
+from tests import distributions
+
 DRIVER = os.environ.get("EXPECTED_DRIVER", "580")
 CUDA = os.environ.get("EXPECTED_CUDA", "13.0")
 KERNEL_MODULES = os.environ.get("EXPECTED_KERNEL_MODULES", "open")
 TOOLKITS = os.environ.get("EXPECTED_TOOLKITS", "13.0 13.2").split()
 FIRST_PINNED_BRANCH = 580
-# Debian's and Ubuntu's names, with and without a branch.
-KERNEL_MODULE_PACKAGE = re.compile(r"nvidia-(kernel-)?(open-)?dkms(-\d+)?(-open)?")
+# Debian's and Ubuntu's names, with and without a branch, and those of Enterprise Linux.
+KERNEL_MODULE_PACKAGE = re.compile(r"nvidia-(kernel-)?(open-)?dkms(-\d+)?(-open)?|kmod-nvidia-(open|latest)-dkms")
 # Static linking is nvcc's default: the version is that of the toolkit whose nvcc and libcudart_static.a were found.
 PROGRAM = r"""
 #include <cstdio>
@@ -39,9 +41,10 @@ def test_no_package_of_another_version_is_left(installed):
         name: version for name, version in installed.items() if re.match(r"(lib)?nvidia-|libcuda1|cuda-driv", name)
     }
     assert driver
-    assert {name: version for name, version in driver.items() if not re.match(rf"{DRIVER}[.-]", version)} == {}
+    assert {name: version for name, version in driver.items() if not re.match(rf"(\d+:)?{DRIVER}[.-]", version)} == {}
 
 
+@pytest.mark.skipif(distributions.MANAGER == "dnf", reason="a module's stream takes the place of the pinning package")
 def test_requested_version_is_pinned(host, installed):
     is_pinned = int(DRIVER.split(".")[0]) >= FIRST_PINNED_BRANCH
     pins = [name for name in installed if name.startswith("nvidia-driver-pinning-")]
@@ -49,6 +52,17 @@ def test_requested_version_is_pinned(host, installed):
     path = "/etc/apt/preferences.d/nvidia-driver-pin"
     assert host.file(path).exists == is_pinned
     assert not is_pinned or f"Pin: version {DRIVER}" in host.file(path).content_string
+
+
+@pytest.mark.skipif(distributions.MANAGER == "apt", reason="apt has no streams")
+def test_requested_stream_is_enabled(as_root):
+    has_streams = "nvidia-driver" in as_root.run_expect([0, 1], "dnf module list nvidia-driver").stdout
+    settings = as_root.run_expect(
+        [0], "sh -c 'cat /etc/dnf/modules.d/*.module 2>/dev/null || true'"
+    ).stdout.splitlines()
+    flavour = "open" if KERNEL_MODULES == "open" else "dkms"
+    wanted = [f"stream={DRIVER.partition('.')[0]}-{flavour}"] * has_streams
+    assert [line for line in settings if line.startswith("stream=")] == wanted
 
 
 def test_kernel_modules_have_the_requested_flavour(installed, held):
