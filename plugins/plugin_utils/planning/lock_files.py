@@ -99,18 +99,22 @@ def _preferences(pinned: Mapping[str, str]) -> str:
 def find_uv() -> str:
     """Return uv: a clone's own, the one in PATH, else the one that the hosts use, installed in the user's cache.
 
+    It is one file, which is put in its place when it is complete: others may look for it, or install it, meanwhile.
     Raises LockError where pip cannot install it.
     """
     own = PROJECT / ".venv-bootstrap" / "bin" / "uv"
     found = str(own) if os.access(own, os.X_OK) else shutil.which("uv")
     if found:
         return found
-    cache = controller_files.cache() / "uv-environment"
-    uv = cache / "bin" / "uv"
+    uv = controller_files.cache() / "bin" / "uv"
     if not os.access(uv, os.X_OK):
-        _run([sys.executable, "-m", "venv", "--clear", str(cache)])
-        pip = [str(cache / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
-        _run([*pip, "--requirement", str(UV_LOCK)])
+        uv.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=uv.parents[1], prefix="uv-environment-") as name:
+            programs = Path(name) / "bin"
+            _run([sys.executable, "-m", "venv", name])
+            pip = [str(programs / "pip"), "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+            _run([*pip, "--requirement", str(UV_LOCK)])
+            os.replace(programs / "uv", uv)
     return str(uv)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,20 @@ def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PackageIn
             monkeypatch.delenv(name, raising=False)
             monkeypatch.delenv(name.upper(), raising=False)
         yield served
+
+
+def test_locks_that_are_made_at_once_get_the_same_uv_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """script/lock makes several at once, and another run of it may have begun before."""
+    monkeypatch.setattr(locking, "PROJECT", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", os.defpath)
+    with ThreadPoolExecutor(3) as pool:
+        found = set(pool.map(lambda _: locking.find_uv(), range(3)))
+    (uv,) = {*found, locking.find_uv()}
+    assert subprocess.run([uv, "--version"], capture_output=True, text=True, check=True).stdout.startswith("uv ")
+    assert [path.name for path in Path(uv).parent.iterdir()] == [Path(uv).name]
 
 
 def test_the_hashes_are_those_of_the_wheels_that_fit(index: PackageIndex) -> None:
