@@ -50,10 +50,10 @@ def settings(home: Path) -> dict[str, str]:
     return {"HOME": str(home), "PATH": f"{home}/gpuhost/.venv/bin:{path}"}
 
 
-def readme(language: str, of: str) -> str:
-    """Return the block of README.md in this language that has these words."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", (PROJECT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    (found,) = [block for block in blocks if of in block]
+def block(page: str, language: str, of: str) -> str:
+    """Return the block of a page in this language that has these words."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", (PROJECT / page).read_text(), re.MULTILINE | re.DOTALL)
+    (found,) = [text for text in blocks if of in text]
     return str(found)
 
 
@@ -64,14 +64,15 @@ def assert_usable(home: Path, site: Path) -> None:
 
 
 def test_a_clone_is_installed(home: Path, site: Path) -> None:
-    command = readme("sh", "ansible-galaxy collection install").splitlines()[0]
+    command = block("README.md", "sh", "ansible-galaxy collection install").splitlines()[0]
     checked("sh", "-c", command, cwd=site, **settings(home))
     assert_usable(home, site)
 
 
 def test_a_requirement_of_git_is_installed(home: Path, site: Path) -> None:
-    (line,) = re.findall("^# requirements.yml: (.*)$", readme("yaml", "type: git"), re.MULTILINE)
-    text = line.replace("git+https://git.example.org/gpuhost.git", f"git+file://{home}/gpuhost")
+    text = block("docs/usage.md", "yaml", "type: git").replace(
+        "git+https://git.example.org/gpuhost.git", f"git+file://{home}/gpuhost"
+    )
     (site / "requirements.yml").write_text(text)
     checked("ansible-galaxy", "collection", "install", "-r", "requirements.yml", cwd=site, **settings(home))
     assert_usable(home, site)

@@ -43,15 +43,15 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "", command: str
     line: list[tuple[str, bool]] = []
     begin = first
     for word, continues in _words(text, width // 2, command):
-        if line and len(begin) + sum(len(one) for one, _ in line) + len(word) > width:
+        if line and len(begin) + sum(len(one) for one, _continues in line) + len(word) > width:
             next_line = [(word, continues)]
-            if continues and len(begin) + sum(len(one) for one, _ in line) + 2 > width and len(line) > 1:
+            if continues and len(begin) + sum(len(one) for one, _continues in line) + 2 > width and len(line) > 1:
                 next_line.insert(0, line.pop())  # room for the backslash
-            lines.append(begin + "".join(one for one, _ in line) + (" \\" if next_line[0][1] else ""))
+            lines.append(begin + "".join(one for one, _continues in line) + (" \\" if next_line[0][1] else ""))
             begin, line = rest, [(next_line[0][0].lstrip(), False), *next_line[1:]]
         else:
             line.append((word, continues))
-    return [*lines, begin + "".join(one for one, _ in line)] if line else lines
+    return [*lines, begin + "".join(one for one, _continues in line)] if line else lines
 
 
 def _words(text: str, longest: int, command: str) -> Iterable[tuple[str, bool]]:
