@@ -35,6 +35,8 @@ RESULTS = PROJECT / ".cache" / "test-results"
 LEDGER = PROJECT / "tests" / "ledger.jsonl"
 CORES = len(os.sched_getaffinity(0))
 DEMO_LINES = (80, 20)  # of the first run on two hosts, and of one with nothing to do
+# The scenarios that take longest, which begin first: none of them shall be the only one at the end.
+LONGEST = ("drift", "undo", "interrupted", "upgrade")
 TIER_SECONDS = 3600  # of an invocation of a tier that continues where its last one ended
 CELL_SECONDS = 900  # of a scenario on a distribution, before one is known
 LINTERS = (
@@ -448,9 +450,10 @@ def scenarios() -> list[str]:
 
 
 def by_default() -> list[str]:
-    """Return the names of the scenarios that are in no tier."""
+    """Return the names of the scenarios that are in no tier, LONGEST first."""
     in_tiers = {name for tier in TIERS.values() for name, _ in tier} | {name for _, name in MACHINES}
-    return [name for name in scenarios() if name not in in_tiers]
+    names = [name for name in scenarios() if name not in in_tiers]
+    return [*LONGEST, *(name for name in names if name not in LONGEST)]
 
 
 def run_steps(work: Sequence[tuple[str, Callable[[Step], None]]], jobs: int) -> list[Step]:
