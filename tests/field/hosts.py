@@ -6,14 +6,19 @@ What a report does not say is that of a healthy host: for `plan` and `preflight`
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import sqlite3
+import struct
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg_info
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dnf import dnf_program, rpm_header
 
 from tests.unit.matrix import faults
 from tests.unit.matrix import host as at
@@ -54,6 +59,14 @@ ENTERPRISE_LINUX = {
         "9.6",
         "fedora",
         "5.14.0-570.23.1.el9_6",
+        "11.5.0 20240719 (Red Hat 11.5.0-5)",
+        "3.9",
+    ),
+    "centos-9": (
+        "CentOS Stream",
+        "9",
+        "rhel fedora",
+        "5.14.0-570.el9",
         "11.5.0 20240719 (Red Hat 11.5.0-5)",
         "3.9",
     ),
@@ -227,7 +240,11 @@ def _lay_out_computer(root: Path, words: Words, kernel: str, python: str) -> Non
 
 
 def _lay_out_enterprise_linux(root: Path, distribution: str, words: Words) -> None:
-    """Write a bare host with kernels and their headers as Enterprise Linux has them; rpm's database is not read yet."""
+    """Write a bare host with kernels, headers, rpm's database and repositories as Enterprise Linux has them.
+
+    By default SELinux is enforcing (RHEL 9, "Using SELinux"), where nothing but that is found; `files` may say
+    otherwise.
+    """
     system, version, like, kernel, compiler, python = ENTERPRISE_LINUX[distribution]
     name, _, release = distribution.partition("-")
     put(
@@ -238,17 +255,79 @@ def _lay_out_enterprise_linux(root: Path, distribution: str, words: Words) -> No
     )
     kernels = words.get("kernels", [f"{kernel}.{machine(words)}"])
     put(root, "proc/sys/kernel/osrelease", f"{kernels[0]}\n")
+    packages: dict[str, Any] = {
+        "gcc": "11.5.0-5.el9",
+        "gcc-c++": "11.5.0-5.el9",
+        "make": "1:4.3-8.el9",
+        "xz": "5.2.5-8.el9",
+    }
     for each in kernels:
         put(root, f"boot/vmlinuz-{each}", "")
         put(root, f"boot/config-{each}", f'CONFIG_CC_VERSION_TEXT="{words.get("compiler", f"gcc (GCC) {compiler}")}"\n')
         put(root, f"lib/modules/{each}/modules.dep", "kernel/fs/xfs/xfs.ko.xz:\n")
         put(root, f"usr/src/kernels/{each}/Makefile", "")
         put(root, f"lib/modules/{each}/build", {"link": f"/usr/src/kernels/{each}"})
+        packages |= {f"kernel-core-{each}": {"version": each, "files": [f"/boot/vmlinuz-{each}"]}}
+        packages |= {f"kernel-devel-{each}": {"version": each}}
+    builder = f"codeready-builder-for-rhel-{release}-{machine(words)}-rpms" if name == "rhel" else "crb"
+    for repository in ("baseos", builder, "epel"):
+        text = f"[{repository}]\nbaseurl=https://mirror.example/{repository}\nenabled=1\n"
+        put(root, f"etc/yum.repos.d/{repository.partition('-')[0]}.repo", text)
+    put(root, "sys/fs/selinux/enforce", "1")
     _lay_out_computer(root, words, kernels[0], words.get("python", python))
+    put_rpm_database(root, {**packages, **words.get("packages", {})}, machine(words))
     for path, spec in words.get("files", {}).items():
         put(root, path, spec)
-    # By default it is enforcing (RHEL 9, "Using SELinux"), and no report says otherwise.
-    put(root, "sys/fs/selinux/enforce", "1")
+
+
+def put_rpm_database(root: Path, packages: Words, architecture: str) -> None:
+    """Write rpm's database: a version, or a mapping with `version` and `files`; null where a package is not there.
+
+    Of a kernel's package, NAME-RELEASE, the release is the version; it has the same name in each.
+    """
+    path = root / "var/lib/rpm/rpmdb.sqlite"
+    path.parent.mkdir(parents=True)
+    database = sqlite3.connect(path)
+    database.execute("CREATE TABLE Packages (hnum INTEGER PRIMARY KEY, blob BLOB)")
+    for index in ("Providename", "Requirename", "Basenames"):
+        database.execute(f"CREATE TABLE {index} (key TEXT, hnum INTEGER)")
+    there = {name: spec if isinstance(spec, Mapping) else {"version": spec} for name, spec in packages.items() if spec}
+    for number, (row, spec) in enumerate(there.items(), start=1):
+        epoch, _, version = spec["version"].removesuffix(f".{architecture}").rpartition(":")
+        name = row.removesuffix(f"-{spec['version']}")
+        upstream, _, release = version.rpartition("-")
+        paths = [Path(file) for file in spec.get("files", [])]
+        header = rpm_header_of(
+            {
+                rpm_header.NAME: name,
+                rpm_header.VERSION: upstream,
+                rpm_header.RELEASE: release,
+                rpm_header.EPOCH: [int(epoch or 0)],
+                rpm_header.ARCH: architecture,
+                rpm_header.DIRINDEXES: list(range(len(paths))),
+                rpm_header.BASENAMES: [file.name for file in paths],
+                rpm_header.DIRNAMES: [f"{file.parent}/" for file in paths],
+            }
+        )
+        database.execute("INSERT INTO Packages VALUES (?, ?)", (number, header))
+        provides = [name, *(["installonlypkg(kernel)"] if row != name else [])]
+        database.executemany("INSERT INTO Providename VALUES (?, ?)", [(key, number) for key in provides])
+        database.executemany("INSERT INTO Basenames VALUES (?, ?)", [(file.name, number) for file in paths])
+    database.commit()
+    database.close()
+
+
+def rpm_header_of(values: Mapping[int, Any]) -> bytes:
+    """Return a package's header as rpm keeps it: texts are strings, lists of texts arrays, numbers of 32 bits."""
+    entries, store = b"", b""
+    for tag, value in sorted(values.items()):
+        store += b"\0" * (-len(store) % 4)
+        texts = [value] if isinstance(value, str) else value
+        numbers = bool(texts) and isinstance(texts[0], int)
+        kind = 4 if numbers else 6 if isinstance(value, str) else 8  # INT32, STRING, STRING_ARRAY
+        entries += struct.pack(">iiii", tag, kind, len(store), len(texts))
+        store += struct.pack(f">{len(texts)}I", *texts) if numbers else b"".join(f"{text}\0".encode() for text in texts)
+    return struct.pack(">II", len(values), len(store)) + entries + store
 
 
 def installed_driver(root: Path, words: Words, kernels: list[str], machine: str) -> dict[str, Any]:
@@ -280,11 +359,33 @@ def installed_driver(root: Path, words: Words, kernels: list[str], machine: str)
     return {words["package"]: words.get("package_version", f"{version}-1"), **words.get("packages", {})}
 
 
+def _dnf(words: Words, request: Words) -> Words:
+    """Return what dnf_program answers on a host with these `lists`, by the address of a repository: {package: version}.
+
+    A package may have several versions, newest first. kernel-devel-matched brings what it requires (kernel.spec).
+    """
+    lists, architecture = words.get("lists", {}), machine(words)
+    if request["do"] == "repository":
+        rows = lists.get(request["url"].rstrip("/"), {})
+        return {"packages": [[name, version, 0, 0, []] for name, version in rows.items()], "streams": {}}
+    newest, every = [], []
+    for name, given in [row for rows in lists.values() for row in rows.items()]:
+        versions = given if isinstance(given, list) else [given]
+        every += [f"{name}-{version}.{architecture}" for version in versions if name.endswith("-devel")]
+        brought = ("kernel-core", "kernel-devel") if name.endswith("-matched") else ()
+        if any(fnmatch(name, glob) for glob in request["globs"]):
+            newest.append([name, versions[0], [f"{each}-{versions[0]}.{architecture}" for each in brought]])
+    return {"newest": newest, "every": every}
+
+
 def answering(root: Path, words: Words) -> command.Run:
-    """Return what runs programs: those of `answers` (text, or `out` and `status`) as this host has them."""
+    """Return what runs programs: those of `answers` (text, or `out` and `status`) as this host has them; and dnf."""
     answers = words.get("answers", {})
 
     def run(argv: list[str], timeout: float, *args: Any, **options: Any) -> command.Answer:
+        if dnf_program.MARK in argv[-1]:
+            answer = json.dumps({"result": _dnf(words, json.loads(args[2]))})
+            return command.Answer(0, f"{dnf_program.MARK}{answer}".encode(), b"")
         line = shlex.join([os.path.basename(argv[0]), *argv[1:]])
         for start, given in answers.items():
             if line.startswith(start):
