@@ -94,7 +94,7 @@ def probe(
     journal = attempt("record of changed packages", lambda: store.journal(state)) or {}
     managers = attempt("NVLink 5 switches", lambda: pci.switch_managers(root)) or ()
     modules = options.switch_modules if managers else []
-    kernel = attempt("kernel", lambda: _kernel(root, system.running(root), options, modules, run))
+    kernel = attempt("kernel", lambda: _kernel(root, system.running(root), options, distribution, modules, run))
     signed = attempt("enforced module signatures", lambda: _signatures_enforced(root, kernel or Kernel()))
     found = Probe(
         uid=os.geteuid(),
@@ -166,7 +166,9 @@ def _path_conflict(root: str, framework: frameworks.Framework, path: str, attemp
     return attempt(framework.label + "'s path", lambda: installed_stack.path_conflict(root, path))
 
 
-def _kernel(root: str, running: str, options: Options, modules: list[str], run: Run) -> Kernel:
+def _kernel(
+    root: str, running: str, options: Options, distribution: Distribution | None, modules: list[str], run: Run
+) -> Kernel:
     """Return the kernels, what is known of each, and what apt has to build modules, or with those that one lacks."""
     found = system.kernel(root, running)
     packages = kernels.images(root)
@@ -176,7 +178,8 @@ def _kernel(root: str, running: str, options: Options, modules: list[str], run: 
         has_driver = bool(kernel_modules.paths(root, found.next_boot))
         releases[found.next_boot] = replace(releases[found.next_boot], has_driver=has_driver)
     found = replace(found, releases=releases)
-    tools = {"": list(options.kernel_tools), **{how: [name] for how, name in options.module_compressors.items()}}
+    compressors = options.module_compressors.get(distribution.id if distribution else "", {})
+    tools = {"": list(options.kernel_tools), **{how: [name] for how, name in compressors.items()}}
     found = kernels.building(root, found, tools, options.kernel_header_offers, run)
     signed = secure_boot.state(root) != "disabled" or _signatures_enforced(root, found)
     if options.prebuilt_modules and options.kernel_header_offers and signed:

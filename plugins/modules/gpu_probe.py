@@ -76,7 +76,7 @@ options:
     type: list
     elements: str
   module_compressors:
-    description: Packages by the compression of a kernel's modules, such as V(zst).
+    description: Packages by the compression of a kernel's modules, such as V(zst), for each distribution.
     type: dict
   archive_drivers:
     description:

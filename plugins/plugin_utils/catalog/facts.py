@@ -199,7 +199,10 @@ def probe_options(catalog: Catalog) -> dict[str, Any]:
         "driver_packages": driver_name_pattern(catalog),
         "distro_cuda_package": catalog.packages.distro_cuda,
         "kernel_tools": list(catalog.packages.kernel_tools),
-        "module_compressors": dict(catalog.packages.module_compressors),
+        "module_compressors": {
+            name: {**catalog.packages.module_compressors, **distro.kernel.compressors}
+            for name, distro in catalog.distros.items()
+        },
         "archive_drivers": {
             name: sorted({package for rule in distro.distro_drivers for package in rule.names()})
             for name, distro in catalog.distros.items()
