@@ -227,6 +227,8 @@ def _default(kernel: Kernel) -> str:
 
 def _image(builds: Builds) -> str:
     """Return a kernel's metapackage: that of this host's flavour, else the distribution's own."""
+    if builds.distro.kernel.image:  # where the headers' metapackage brings kernel-core alone, and few modules
+        return builds.distro.kernel.image
     metas = [meta for known in builds.kernel.releases.values() for meta in known.metas]
     offers = builds.kernel.offers or {}
     for meta in metas:
