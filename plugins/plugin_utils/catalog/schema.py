@@ -801,7 +801,10 @@ class PackagesFile:
 
 @dataclasses.dataclass(frozen=True)
 class BadDriver:
-    """Drivers whose module does not build: of a branch up to `last`, from `archive`, for kernels from `kernel` on."""
+    """Drivers whose module does not build: of a branch up to `last`, from `archive`, for kernels from `kernel` on.
+
+    named: an expression of the kernels, where these are of an older series that got the change from a newer one.
+    """
 
     branch: str
     archive: Literal["nvidia", "distro"]
@@ -810,6 +813,7 @@ class BadDriver:
     symptom: str
     instead: str
     source: str
+    named: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,8 @@ Runs on the controller; pure functions.
 
 from __future__ import annotations
 
+import re
+
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import frameworks
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
@@ -30,7 +32,8 @@ def driver_problems(context: ResolveContext, version: str, archive: str, instead
     rows = _rows(context, version, archive)
     if not rows:
         return []
-    kernel, newest = _kernel(context), max(rows, key=lambda bad: versions.key(bad.kernel))
+    newest = max(rows, key=lambda bad: versions.key(bad.kernel))
+    kernel = _named(context, newest) or _kernel(context)
     first = min((bad.kernel for bad in rows), key=versions.key)
     return [
         Problem(
@@ -57,8 +60,14 @@ def _rows(context: ResolveContext, version: str, archive: str) -> list[BadDriver
         if bad.archive == archive
         and versions.has_prefix(version, bad.branch)
         and versions.key(version) <= versions.key(bad.last)
-        and kernel >= versions.key(bad.kernel)
+        and (_named(context, bad) if bad.named else kernel >= versions.key(bad.kernel))
     ]
+
+
+def _named(context: ResolveContext, bad: BadDriver) -> str:
+    """Return the kernel of the host that a row names by its release, empty without one."""
+    named = (name for name in context.host.kernel_releases if bad.named and re.search(bad.named, name))
+    return next(named, "")
 
 
 def _kernel(context: ResolveContext) -> str:

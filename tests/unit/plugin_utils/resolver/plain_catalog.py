@@ -60,7 +60,7 @@ def builds(version, archive, kernel, bad):
         row["archive"] == archive
         and num(row["branch"])[0] == num(version)[0]
         and num(version) <= num(row["last"])
-        and num(kernel)[:2] >= num(row["kernel"])[:2]
+        and (re.search(row["named"], kernel) if "named" in row else num(kernel)[:2] >= num(row["kernel"])[:2])
         for row in bad["drivers"]
     )
 

@@ -37,12 +37,15 @@ def nvidia_driver(version: str) -> tuple[str, dict[str, tuple[str, ...]]]:
     return "ubuntu-22.04", dict.fromkeys((*names, f"nvidia-dkms-{branch}-open"), (f"{version}-1ubuntu1",))
 
 
-@pytest.mark.parametrize("bad", KNOWN.drivers, ids=lambda bad: f"{bad.archive}-{bad.last}-{bad.kernel}")
+OF_A_SERIES = [bad for bad in KNOWN.drivers if not bad.named]
+
+
+@pytest.mark.parametrize("bad", OF_A_SERIES, ids=lambda bad: f"{bad.archive}-{bad.last}-{bad.kernel}")
 def test_a_driver_that_does_not_build_for_the_kernel_is_refused(bad):
     distro, offers = ("debian-13", None) if bad.archive == "distro" else nvidia_driver(bad.last)
     for kernel, refused in ((bad.kernel, True), (before(bad.kernel), False)):
         host = {"kernel": f"{kernel}.0-1011-gcp"}
-        others = [b for b in KNOWN.drivers if b is not bad and b.branch == bad.branch and b.archive == bad.archive]
+        others = [b for b in OF_A_SERIES if b is not bad and b.branch == bad.branch and b.archive == bad.archive]
         older = [b for b in others if versions.key(b.kernel) < versions.key(bad.kernel)]
         if not refused and any(versions.key(bad.last) <= versions.key(b.last) for b in older):
             continue
@@ -56,6 +59,19 @@ def test_a_driver_that_does_not_build_for_the_kernel_is_refused(bad):
             assert bad.symptom in message
             assert bad.source in message
             assert remedy
+
+
+@pytest.mark.parametrize(
+    ("kernel", "refused"),
+    [
+        ("5.14.0-687.12.1.el9_8.x86_64", True),  # NVIDIA/open-gpu-kernel-modules#1176
+        ("5.14.0-611.49.1.el9_7.x86_64", False),
+    ],
+)
+def test_kernels_of_one_distribution_are_refused_by_their_names(kernel, refused):
+    made = plan("rocky-9", "T4", host={"kernel": kernel}, catalog=load_catalog(), driver="575", **FEW)
+    assert codes(made) == (["known-bad"] if refused else [])
+    assert not refused or f"does not build for kernel {kernel}: " in made["problems"][0]["message"]
 
 
 @pytest.mark.parametrize("version", SOURCES["fails"])
