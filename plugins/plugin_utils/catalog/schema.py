@@ -1093,7 +1093,8 @@ class DistroCuda:
 class Member:
     """A distribution of a family, and what differs there. id: of os-release.
 
-    dkms_repositories: what DKMS needs enabled, with {architecture}; enable: what to type for that.
+    dkms_repositories: what DKMS needs enabled, with {architecture}; enable: what to type for that, likewise.
+    same_repositories: expressions of names under which one repository is there, in clouds for example.
     """
 
     id: str
@@ -1102,6 +1103,7 @@ class Member:
     enable: str
     source: str
     distro_drivers: tuple[DistroDriver, ...] = ()
+    same_repositories: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1111,7 +1113,7 @@ class Distro:
     A file with members is a family of distributions, of which each member is a distribution release of its own in the
     catalog. dist: the release in the versions of rpm packages. planned_only: why this release of gpuhost installs
     nothing on a host of it where SELinux is enforcing. file: the id in the file, of a member. dkms_repositories,
-    enable: those of the member.
+    same_repositories, enable: those of the member.
     """
 
     schema: int
@@ -1136,6 +1138,7 @@ class Distro:
     file: str = ""
     members: tuple[Member, ...] = ()
     dkms_repositories: tuple[str, ...] = ()
+    same_repositories: tuple[str, ...] = ()
     enable: str = ""
 
     def releases(self) -> tuple[Distro, ...]:
@@ -1150,6 +1153,7 @@ class Distro:
             os_release=dataclasses.replace(self.os_release, id=member.id),
             distro_drivers=(*self.distro_drivers, *member.distro_drivers),
             dkms_repositories=member.dkms_repositories,
+            same_repositories=member.same_repositories,
             enable=member.enable,
             members=(),
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Findings, FindingSpec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
@@ -46,14 +49,21 @@ def check_enabled(context: Context, findings: Findings) -> None:
     driver, enabled = DriverComponent.of(context.components), context.probe.repository_files.enabled
     if driver is None or enabled is None or not context.is_changed("driver"):
         return
-    missing = [name for name in driver.repositories or () if name not in enabled]
+    distro = load_catalog().distros[context.plan.distribution]
+    missing = [name for name in driver.repositories or () if not _is_among(name, enabled, distro.same_repositories)]
     if missing:
         REPOSITORY_DISABLED.add_problem(
             findings,
             f"{', '.join(missing)}: not enabled on this host (enabled are {', '.join(enabled) or 'none'}), and the "
             "driver's kernel modules are built by DKMS, which is there",
-            f"type: {load_catalog().distros[context.plan.distribution].enable}",
+            f"type: {distro.enable.format(architecture=context.probe.architecture)}",
         )
+
+
+def _is_among(name: str, enabled: Iterable[str], same: Iterable[str]) -> bool:
+    """Return whether a repository is enabled, by its name or by one that an expression of `same` matches as well."""
+    others = [expression for expression in same if re.fullmatch(expression, name)]
+    return any(each == name or any(re.fullmatch(other, each) for other in others) for each in enabled)
 
 
 def check_repository(context: Context, findings: Findings) -> None:

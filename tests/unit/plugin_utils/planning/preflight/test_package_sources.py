@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Options, Preflight
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
@@ -133,16 +133,23 @@ def test_leftovers_of_others_stay_where_frameworks_alone_are_installed() -> None
     assert plan_diff.plan_diff(plan, probe).leftovers.does == ()
 
 
-def preflight_of_el(
-    probe: dict[str, Any], fingerprint: str = "610C7B14E068A878070DA4E99CD0A493D42D0685"
-) -> tuple[list[str], list[str]]:
+def checked_on_el(
+    probe: dict[str, Any],
+    fingerprint: str = "610C7B14E068A878070DA4E99CD0A493D42D0685",
+    distribution: str = "rocky-9",
+    repositories: tuple[str, ...] = ("crb", "epel"),
+) -> Preflight:
     plan = make_plan(COMPONENTS, url=URL)
     repository = {"url": URL, "key_url": URL + "K.pub", "key_fingerprint": fingerprint}
-    driver = dataclasses.replace(plan.components["driver"], repositories=("crb", "epel"))
+    driver = dataclasses.replace(plan.components["driver"], repositories=repositories)
     components = plan.components.but(driver=driver)
-    plan = dataclasses.replace(plan, distribution="rocky-9", repository=repository, components=components)
+    plan = dataclasses.replace(plan, distribution=distribution, repository=repository, components=components)
     found = make_probe(**{**PROBE, **probe})
-    return codes(checks.preflight(plan, found, plan_diff.plan_diff(plan, found)))
+    return checks.preflight(plan, found, plan_diff.plan_diff(plan, found))
+
+
+def preflight_of_el(probe: dict[str, Any], **more: Any) -> tuple[list[str], list[str]]:
+    return codes(checked_on_el(probe, **more))
 
 
 @pytest.mark.parametrize(
@@ -153,6 +160,29 @@ def preflight_of_el(
 def test_repositories_that_dkms_needs_are_enabled(enabled: list[str] | None, refused: bool) -> None:
     problems, _warnings = preflight_of_el({"repository_files": {"entries": [], "keys": {}, "enabled": enabled}})
     assert ("repository-disabled" in problems) is refused
+
+
+BUILDER = "codeready-builder-for-rhel-9-x86_64-rpms"
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        (BUILDER, False),
+        ("codeready-builder-for-rhel-9-rhui-rpms", False),  # of AWS
+        ("codeready-builder-for-rhel-9-x86_64-rhui-rpms", False),  # of Azure
+        ("codeready-builder-for-rhel-9-x86_64-eus-rpms", False),
+        ("rhui-codeready-builder-for-rhel-9-x86_64-rhui-rpms", False),  # of Google
+        ("codeready-builder-for-rhel-9-x86_64-rhui-debug-rpms", True),
+        ("codeready-builder-for-rhel-10-x86_64-rpms", True),
+    ],
+)
+def test_a_repository_has_another_name_in_a_cloud(name: str, refused: bool) -> None:
+    files = {"entries": [], "keys": {}, "enabled": [name, "epel"]}
+    found = checked_on_el({"repository_files": files}, distribution="rhel-9", repositories=(BUILDER, "epel"))
+    problems = [problem for problem in found.problems if problem.code == "repository-disabled"]
+    assert bool(problems) is refused
+    assert not refused or f"subscription-manager repos --enable {BUILDER};" in problems[0].remedy
 
 
 def test_a_key_whose_fingerprint_nobody_knows_is_not_trusted() -> None:
