@@ -175,8 +175,10 @@ def _kernel(
     names = sorted({running, *found.installed})
     releases = {n: kernels.release(root, n, n == running, packages, modules) for n in names}
     if found.next_boot in releases:
+        built = sorted({module.version for module in kernel_modules.built(root, found.next_boot, run)})
         has_driver = bool(kernel_modules.paths(root, found.next_boot))
-        releases[found.next_boot] = replace(releases[found.next_boot], has_driver=has_driver)
+        following = replace(releases[found.next_boot], has_driver=has_driver, driver_versions=tuple(built))
+        releases[found.next_boot] = following
     found = replace(found, releases=releases)
     compressors = options.module_compressors.get(distribution.id if distribution else "", {})
     tools = {"": list(options.kernel_tools), **{how: [name] for how, name in compressors.items()}}

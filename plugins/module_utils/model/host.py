@@ -40,7 +40,7 @@ class KernelRelease:
     lacks: the modules that the host needs of it and that it has neither built in nor as a file; None where none are
     needed, or the list of its modules cannot be read. settings: those of its configuration for which NVIDIA's modules
     do not build, None where that is not read. has_driver: whether it has a module of NVIDIA's driver; None where that
-    was not looked for.
+    was not looked for. driver_versions: of those modules, as far as they can be read.
     """
 
     package: str | None = None
@@ -51,6 +51,7 @@ class KernelRelease:
     lacks: tuple[str, ...] | None = dataclasses.field(default=None, metadata=records.OMITTED)
     settings: tuple[str, ...] | None = dataclasses.field(default=None, metadata=records.OMITTED)
     has_driver: bool | None = dataclasses.field(default=None, metadata=records.OMITTED)
+    driver_versions: tuple[str, ...] = dataclasses.field(default=(), metadata=records.OMITTED)
 
 
 @dataclasses.dataclass(frozen=True)

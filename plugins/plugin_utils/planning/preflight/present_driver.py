@@ -87,7 +87,7 @@ def check_nvidia_smi_is_there(context: Context, findings: Findings) -> None:
 REBOOT_PENDING = FindingSpec(
     "reboot-pending",
     "Warning: the loaded module is of another version than the installed driver, which the plan leaves as it is",
-    "`sudo reboot`",
+    "`sudo reboot`; where the module on disk is the other version's, too, install that of the driver's version",
 )
 
 
@@ -97,12 +97,23 @@ def check_pending_reboot(context: Context, findings: Findings) -> None:
     installed = driver.installed.version if driver.installed else None
     if not driver.loaded or not installed or context.is_changed("driver") or not context.options.own_kernel:
         return
-    if driver.loaded.version != installed:
-        REBOOT_PENDING.add_warning(
-            findings,
-            f"driver {installed} is installed, and the module of {driver.loaded.version} is still loaded: programs "
-            "that start now find no GPU; type: sudo reboot",
+    if driver.loaded.version == installed:
+        return
+    release = context.probe.kernel.next_boot or ""
+    following = context.probe.kernel.releases.get(release)
+    after = following.driver_versions if following else ()
+    if after and installed not in after:  # as an update that went half through leaves it
+        remedy = (
+            f"kernel {release}, which starts next, has the module of {' and '.join(after)} alone, so that a reboot "
+            f"does not help: update or reinstall the package with the driver's kernel module to {installed}"
         )
+    else:
+        remedy = "type: sudo reboot"
+    REBOOT_PENDING.add_warning(
+        findings,
+        f"driver {installed} is installed, and the module of {driver.loaded.version} is still loaded: programs "
+        f"that start now find no GPU; {remedy}",
+    )
 
 
 DKMS_LEFTOVER = FindingSpec(

@@ -17,6 +17,7 @@ from tests.unit.plugin_utils.planning.preflight_cases import (
     COMPONENTS,
     CONTAINER,
     LOADED,
+    PROBE,
     PROBING,
     codes,
     run,
@@ -68,6 +69,17 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("parts", "code"), WARNINGS.values(), ids=WARNINGS)
 def test_warnings(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion) -> None:
     assert warned(code, **parts) == snapshot
+
+
+@pytest.mark.parametrize(("on_disk", "helps"), [((), True), (("595.71.05",), True), (("580.126.09",), False)])
+def test_a_reboot_is_no_remedy_where_the_module_on_disk_is_the_old_one(on_disk: tuple[str, ...], helps: bool) -> None:
+    """As where an update brought the libraries alone (negativo17/nvidia-driver#180)."""
+    driver = {"loaded": {"version": "580.126.09"}, "installed": {"version": "595.71.05", "package": "libcuda1"}}
+    releases = {PROBE["kernel"]["next_boot"]: {"driver_versions": on_disk}}
+    parts = {**ALL_INSTALLED, "driver": driver, "kernel": {**PROBE["kernel"], "releases": releases}}
+    text = warned("reboot-pending", **parts)
+    assert ("sudo reboot" in text) is helps
+    assert ("has the module of 580.126.09 alone" in text) is not helps
 
 
 SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
