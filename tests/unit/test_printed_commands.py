@@ -27,7 +27,7 @@ CALL = re.compile(r"\[\[(\w+)(?: (.*))?\]\]")
 # that is not here, or not on this machine, it alone does.
 LAST = {
     **dict.fromkeys(("journalctl", "systemctl", "ldconfig", "df", "du", "ls"), "--version"),
-    **dict.fromkeys(("grep", "cat", "tee", "sed"), "--version"),
+    **dict.fromkeys(("grep", "cat", "tee", "sed", "curl"), "--version"),
     **dict.fromkeys(("apt-get", "apt-mark", "apt-cache", "dnf", "install", "rm"), "--help"),
     "fuser": "-V",
 }

@@ -5,37 +5,54 @@ from __future__ import annotations
 import dataclasses
 import re
 
-_APT_CONF = "/etc/apt/apt.conf.d"
+# What meanings and remedies name, by the package manager that a message is of.
+_APT = {
+    "manager": "apt",
+    "proxy": "Acquire::http::Proxy in /etc/apt/apt.conf.d",
+    "login": "in a file in /etc/apt/apt.conf.d that only root can read (Acquire::http::Proxy "
+    '"http://USER:PASSWORD@PROXY:PORT";)',
+    "authority": "/usr/local/share/ca-certificates/NAME.crt and run update-ca-certificates",
+    "show": "`/usr/lib/apt/apt-helper download-file URL/InRelease /tmp/InRelease`",
+}
+_DNF = {
+    "manager": "dnf",
+    "proxy": "proxy= in /etc/dnf/dnf.conf",
+    "login": "in /etc/dnf/dnf.conf (proxy_username= and proxy_password=; chmod 0600)",
+    "authority": "/etc/pki/ca-trust/source/anchors/NAME.crt and run update-ca-trust",
+    "show": "`curl --head --location URL/repodata/repomd.xml`",
+}
+# On Enterprise Linux, curl downloads what dnf does not.
+_IS_OF_DNF = re.compile(r"\bdnf\b|\b[Cc]url\b")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """What apt's message means; pattern: a regular expression of it."""
+    """What a package manager's message means; pattern: a regular expression of it."""
 
     pattern: str
     meaning: str
     remedy: str
 
 
-# The first one that matches. The messages are those of apt's methods http and https, with GnuTLS and OpenSSL.
+# The first one that matches. The messages are those of apt's methods http and https, with GnuTLS and OpenSSL, and of
+# librepo and libcurl, which dnf prints.
 CAUSES = (
     Cause(
         r"\b407 |Proxy Authentication",
         "the proxy asks for a user name and password",
-        f"give apt's proxy one in a file in {_APT_CONF} that only root can read (Acquire::http::Proxy "
-        '"http://USER:PASSWORD@PROXY:PORT";), or have the proxy let this host through by its address',
+        "give {manager}'s proxy one {login}, or have the proxy let this host through by its address",
     ),
     Cause(
         r"Unsupported proxy configured",
         "apt needs the scheme of a proxy's address",
-        "write http:// before the proxy's name, in gpu_stack_environment ({http_proxy: http://PROXY:PORT}) or in "
-        f"Acquire::http::Proxy in {_APT_CONF}",
+        "write http:// before the proxy's name, in gpu_stack_environment ({{http_proxy: http://PROXY:PORT}}) or in "
+        "{proxy}",
     ),
     Cause(
         r"[Rr]esolv|Name or service not known",
-        "the name of the server, or of apt's proxy, is not found",
+        "the name of the server, or of {manager}'s proxy, is not found",
         "correct the host's name servers (resolvectl status, or /etc/resolv.conf); a host that reaches the internet "
-        f"through a proxy alone needs Acquire::http::Proxy in {_APT_CONF}, or gpu_stack_environment",
+        "through a proxy alone needs {proxy}, or gpu_stack_environment",
     ),
     Cause(
         r"not (yet valid|valid yet|yet activated)",
@@ -51,8 +68,7 @@ CAUSES = (
         r"[Cc]ertificate|verification failed",
         "the host does not trust the server's certificate; a proxy that inspects HTTPS signs with its own",
         "install the package ca-certificates if the host lacks it; copy the certificate of that proxy's authority to "
-        "/usr/local/share/ca-certificates/NAME.crt and run update-ca-certificates, or exempt the server from "
-        "inspection",
+        "{authority}, or exempt the server from inspection",
     ),
     Cause(
         r"SSL|TLS|handshake|[Rr]eset by peer|closed connection",
@@ -62,7 +78,7 @@ CAUSES = (
     ),
     Cause(
         r"not signed|NO_PUBKEY|signature",
-        "apt accepts no repository without a signature; a portal or proxy may answer in place of the server",
+        "{manager} accepts no repository without a signature; a portal or proxy may answer in place of the server",
         "open the address in a browser from that network; a mirror must serve InRelease as NVIDIA signed it, or its "
         "own with gpu_stack_repository_key_url",
     ),
@@ -82,17 +98,16 @@ CAUSES = (
         "open the address in a browser from that network, and correct gpu_stack_repository_url or the proxy",
     ),
     Cause(
-        r"(Could not|Unable to) connect|Connection (refused|failed|timed)|[Uu]nreachable|did not end|[Tt]imed? ?out",
+        r"(Could not|Couldn't|Unable to|Failed to) connect|Connection (refused|failed|timed)|[Uu]nreachable|did not end"
+        r"|[Tt]imed? ?out",
         "nothing answers at that address; a firewall may drop the connection",
-        f"open the way to it, or set a proxy (Acquire::http::Proxy in {_APT_CONF}, or gpu_stack_environment) or a "
-        "mirror (gpu_stack_repository_url)",
+        "open the way to it, or set a proxy ({proxy}, or gpu_stack_environment) or a mirror (gpu_stack_repository_url)",
     ),
 )
 OTHER = Cause(
     "",
     "",
-    "run `/usr/lib/apt/apt-helper download-file URL/InRelease /tmp/InRelease` on the host, with the URL above, which "
-    "shows the same error, and correct its cause",
+    "run {show} on the host, with the URL above, which shows the same error, and correct its cause",
 )
 
 
@@ -100,9 +115,11 @@ OTHER = Cause(
 _DOWNLOAD = re.compile(r"^(?:E: Failed to fetch|Err:\d|.*(?:Cannot|Failed to) download) ?.*$", re.MULTILINE)
 
 
-def cause(error: str) -> Cause:
-    """Return what a message of apt means."""
-    return next((known for known in CAUSES if re.search(known.pattern, error)), OTHER)
+def cause(error: str, output: str = "") -> Cause:
+    """Return what a message of apt or dnf means; output: what it is a line of."""
+    found = next((known for known in CAUSES if re.search(known.pattern, error)), OTHER)
+    names = _DNF if _IS_OF_DNF.search(output or error) else _APT
+    return Cause(found.pattern, found.meaning.format(**names), found.remedy.format(**names))
 
 
 def failed_download(message: str) -> tuple[str, Cause] | None:
@@ -111,5 +128,5 @@ def failed_download(message: str) -> tuple[str, Cause] | None:
     if not found:
         return None
     line = next((line for line in found if line.startswith("E: ")), found[0])
-    why = cause(line)
-    return line.removeprefix("E: "), cause(message) if why is OTHER else why
+    why = cause(line, message)
+    return line.removeprefix("E: "), why if why.meaning else cause(message)

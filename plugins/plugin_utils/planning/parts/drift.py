@@ -91,10 +91,11 @@ def parts(plan: Plan, managed: Managed, fingerprints: Mapping[str, str]) -> dict
 
 
 def _plan_fingerprint(plan: Plan) -> str:
-    """Return a hash of a plan without its reasons, which name newer releases, and the packages to build modules with.
+    """Return a hash of a plan without what each run says anew, and the packages to build modules with.
 
-    Those packages follow the host's kernels: a kernel that came with its headers is no drift, and `drift` gets
-    those that are not installed as an argument.
+    Its reasons name newer releases, its warnings what could not be read now, such as a repository. Those packages
+    follow the host's kernels: a kernel that came with its headers is no drift, and `drift` gets those that are not
+    installed as an argument.
     """
     found = {part: planned for part in PACKAGED if (planned := part.planned(plan.components))}
     bare: dict[str, Any] = {
@@ -102,7 +103,7 @@ def _plan_fingerprint(plan: Plan) -> str:
         for part, planned in found.items()
     }
     plan = dataclasses.replace(plan, components=plan.components.but(**bare))
-    data = {key: value for key, value in plan.to_json().items() if key != "reasons"}
+    data = {key: value for key, value in plan.to_json().items() if key not in ("reasons", "warnings")}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 

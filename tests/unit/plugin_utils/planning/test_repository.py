@@ -200,3 +200,22 @@ def test_what_nothing_is_known_of_has_the_command_that_shows_it() -> None:
 )  # fmt: skip
 def test_a_connection_that_is_cut_is_no_certificate(error: str, meaning: str) -> None:
     assert meaning in repository.cause(error).meaning
+
+
+# NVIDIA/nvidia-container-toolkit#837, NVIDIA/libnvidia-container#203; libcurl's words for its error 60.
+@pytest.mark.parametrize(
+    ("error", "meaning", "remedy"),
+    [("Curl error (35): SSL connect error for https://nvidia.github.io/libnvidia-container/stable/rpm/"
+      "nvidia-container-toolkit.repo [OpenSSL SSL_connect: SSL_ERROR_SYSCALL in connection to proxy:1111 ]",
+      "proxy cuts", "the proxy's address"),
+     ("Errors during downloading metadata for repository 'libnvidia-container':\n  - Status code: 404 for "
+      "https://nvidia.github.io/libnvidia-container/stable/rhel9.0/x86_64/repodata/repomd.xml (IP: 185.199.109.153)",
+      "no such repository", "gpu_stack_repository_url"),
+     ("Curl error (60): SSL peer certificate or SSH remote key was not OK for https://mirror/repodata/repomd.xml "
+      "[SSL certificate problem: unable to get local issuer certificate]",
+      "does not trust", "/etc/pki/ca-trust/source/anchors/NAME.crt and run update-ca-trust")],
+)  # fmt: skip
+def test_what_dnf_prints_has_remedies_for_dnf(error: str, meaning: str, remedy: str) -> None:
+    found = repository.cause(error)
+    assert meaning in found.meaning
+    assert remedy in found.remedy

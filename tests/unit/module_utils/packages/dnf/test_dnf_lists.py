@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +12,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import KernelOffer
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import SourceEntry
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dnf import dnf_lists, dnf_words
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import repository
 
+from tests.unit import web_server
 from tests.unit.module_utils.packages.dnf.conftest import NEW, NEWER, OLD
 from tests.unit.module_utils.real_dnf import RealDnf, needs_dnf
 
@@ -53,12 +58,34 @@ def test_a_repository_without_streams(host: RealDnf, el10: str) -> None:
     assert len(found.packages["nvidia-open"]) == 3
 
 
-def test_a_repository_that_is_not_there_is_an_error_in_dnfs_words(host: RealDnf) -> None:
-    found = lists(host).repository("file:///no-such", GLOBS, "nvidia-.*", "x86_64", check=True)
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """Yield the address of a server without a repository."""
+    with web_server.serve(partial(web_server.Files, directory=str(tmp_path))) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize(
+    ("url", "meaning", "remedy"),
+    [
+        ("file:///no-such", "", "`curl --head --location URL/repodata/repomd.xml`"),
+        ("http://127.0.0.1:9/r", "nothing answers", "proxy= in /etc/dnf/dnf.conf"),
+        ("http://name.invalid/r", "dnf's proxy, is not found", "proxy= in /etc/dnf/dnf.conf"),
+        ("SERVER/r", "no such repository", "gpu_stack_repository_url"),
+    ],
+)
+def test_a_repository_that_cannot_be_read_is_an_error_in_dnfs_words(
+    host: RealDnf, server: str, url: str, meaning: str, remedy: str
+) -> None:
+    url = url.replace("SERVER", server)
+    found = lists(host).repository(url, GLOBS, "nvidia-.*", "x86_64", check=True)
     assert found.packages == {}
     assert found.error is not None
-    assert "file:///no-such" in found.error
+    assert url in found.error
     assert "gpuhost-planned" in found.error
+    why = repository.cause(found.error)
+    assert meaning in why.meaning, found.error
+    assert remedy in why.remedy, found.error
 
 
 def test_a_password_is_in_no_message(host: RealDnf) -> None:

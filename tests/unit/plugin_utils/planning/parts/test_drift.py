@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Limit, Reason
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Limit, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart, Repairs, SettingsLine
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import ComponentChange
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
@@ -241,7 +241,7 @@ def test_each_missing_fingerprint_is_refused() -> None:
             drift.parts(PLAN, MANAGED, known)
 
 
-def test_a_newer_release_in_a_reason_is_no_change_of_the_plan(desired: dict[str, Part]) -> None:
+def test_what_a_run_says_anew_is_no_change_of_the_plan(desired: dict[str, Part]) -> None:
     managed = {**MANAGED, "plan": ManagedPart.from_json({"for": ["driver"]})}
 
     def fingerprint(**changes: Any) -> str | None:
@@ -250,4 +250,6 @@ def test_a_newer_release_in_a_reason_is_no_change_of_the_plan(desired: dict[str,
 
     limit = Limit("python-not-supported", "13.5.0")
     assert fingerprint(reasons=(Reason("cuda", "13.2.1", "the newest that fits", (limit,)),)) == fingerprint()
+    unread = Problem("repository-not-read", "no repository was read", "check the network")
+    assert fingerprint(warnings=(unread,)) == fingerprint()
     assert fingerprint(request=PLAN.request.but(cuda="13.2")) != fingerprint()
