@@ -146,22 +146,29 @@ def main(arguments: Sequence[str] | None = None, root: str = "/", run: Run = com
             sys.stderr.write("%s: %s\n" % (NAME, problem))
     verdict = verdict_on(root, run, options.max_age)
     host = socket.gethostname()
-    if options.prometheus:
-        try:
-            files.write(options.prometheus, texts.metrics(verdict, time.time()).encode(), 0o644)
-        except OSError as error:
-            sys.stderr.write("%s: %s was not written: %s\n" % (NAME, options.prometheus, error))
-            return max(1, verdict.exit_status)
+    unwritten = _metrics_unwritten(options.prometheus, verdict) if options.prometheus else False
     if options.health_check:
-        return _health_check(verdict, run)
-    if options.prolog:
+        return max(int(unwritten), _health_check(verdict, run))
+    if options.prolog:  # which drains a node, so that a full disk is no reason to fail
         print(texts.one_line(host, verdict))
-        return verdict.prolog_status(options.strict, options.max_age is not None)
+        return max(
+            int(unwritten and options.strict), verdict.prolog_status(options.strict, options.max_age is not None)
+        )
     if options.json:
         print(json.dumps(dict(verdict.to_json(), host=host), indent=2, sort_keys=True))
     else:
         print("\n".join(texts.plain(host, verdict)))
-    return max(int(problem is not None), verdict.exit_status)
+    return max(int(unwritten or problem is not None), verdict.exit_status)
+
+
+def _metrics_unwritten(path: str, verdict: judgement.Verdict) -> bool:
+    """Write the metrics; return whether that failed, and say why."""
+    try:
+        files.write(path, texts.metrics(verdict, time.time()).encode(), 0o644)
+    except OSError as error:
+        sys.stderr.write("%s: %s was not written: %s\n" % (NAME, path, error))
+        return True
+    return False
 
 
 def _health_check(verdict: judgement.Verdict, run: Run) -> int:

@@ -383,6 +383,17 @@ def test_metrics_that_cannot_be_written_are_said(host: VerifiedHost, capsys: Cap
     assert "gpuhost-verify: /proc/gpuhost.prom was not written: " in capsys.readouterr().err
 
 
+def test_metrics_that_cannot_be_written_drain_no_node(host: VerifiedHost, capsys: Capture) -> None:
+    """A prolog fails only on a failed check (docs/slurm.md), and nothing of the verdict is left out."""
+    metrics = ("--prometheus", "/proc/gpuhost.prom")
+    assert (host.main("--prolog", *metrics), host.main("--prolog", "--strict", *metrics)) == (0, 1)
+    capsys.readouterr()
+    assert host.main("--json", *metrics) == 1
+    assert json.loads(capsys.readouterr().out)["status"] == "pass"
+    host.lose(SECOND)
+    assert (host.main("--prolog", *metrics), host.main(*metrics)) == (2, 2)
+
+
 def test_an_unexpected_kernel_log_is_no_pass(host: VerifiedHost) -> None:
     """A journal with no kernel line, and a dmesg that hangs."""
     host.answers["dmesg"] = command.Answer(command.TIMED_OUT, b"", b"")

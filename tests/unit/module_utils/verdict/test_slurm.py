@@ -86,6 +86,13 @@ def test_a_failure_drains_once_and_a_repair_resumes(host: SlurmHost, capsys: Cap
     )
 
 
+def test_a_failure_drains_where_the_metrics_cannot_be_written(host: SlurmHost, capsys: Capture) -> None:
+    host.lose(SECOND)
+    assert host.main("--health-check", "--prometheus", "/proc/gpuhost.prom") == 1
+    assert host.found == ("IDLE+DRAIN", GONE)
+    assert "gpuhost-verify: /proc/gpuhost.prom was not written: " in capsys.readouterr().err
+
+
 def lost(host: SlurmHost) -> None:
     host.lose(SECOND)
 
