@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import port, restore, transaction
 
 from tests.unit.module_utils.packages.dnf.conftest import NEW, NEWER, OLD, PLUGIN, driver, repository, request, streams
 from tests.unit.module_utils.real_dnf import SETTINGS, RealDnf, needs_dnf
@@ -155,6 +155,18 @@ def test_a_module_that_dkms_does_not_build_undoes_the_driver(with_driver: RealDn
     assert caught.value.details["make_logs"] == {str(log): "error: simulated by the tests"}
     assert "It was undone" in str(caught.value)
     assert host.shown() == before
+
+
+def test_a_module_that_dkms_does_not_build_fails_the_rollback_to_its_driver(with_driver: RealDnf) -> None:
+    """It is that of a driver again, not of others: else the host would count as restored, without GPUs."""
+    manager = with_driver.dnf()
+    old = restore.states(sorted(store.journal(str(with_driver.state))), manager.packages(), manager.automatic())
+    with_driver.run_transaction(request(NEW))
+    log = with_driver.root / f"var/lib/dkms/nvidia/{OLD}/build/make.log"
+    log.parent.mkdir(parents=True)
+    with pytest.raises(port.PackageError, match="A kernel module did not build") as caught:
+        restore.restore(with_driver.dnf(), old)
+    assert caught.value.make_logs == {str(log): "error: simulated by the tests"}
 
 
 def test_what_the_host_had_before_is_restored_from_kept_packages(host: RealDnf, rpms: Path, tmp_path: Path) -> None:
