@@ -100,6 +100,21 @@ def test_a_driver_of_the_distribution_that_stays_must_be_loaded_too(tmp_path: Pa
         assert codes(found)[0] == expected
 
 
+@pytest.mark.parametrize(
+    ("has_driver", "expected"), [(False, True), (True, False), (None, False)], ids=["without", "with", "not looked for"]
+)
+def test_a_driver_that_stays_and_that_the_next_kernel_lacks_is_named(has_driver: bool | None, expected: bool) -> None:
+    kept = KeptDriver("580.126.09", "580", "open", "nvidia-driver-580-server-open")
+    plan = dataclasses.replace(make_plan(without("driver"), url=URL), kept_driver=kept)
+    following = {"next_boot": "6.1.0-47-amd64", "releases": {"6.1.0-47-amd64": {"has_driver": has_driver}}}
+    probe = make_probe(**{**PROBE, **LOADED, "kernel": {**PROBE["kernel"], **following}})
+    diff = plan_diff.plan_diff(plan, probe)
+    found = checks.preflight(plan, probe, diff)
+    said = [warning.message for warning in found.warnings if warning.code == "next-kernel-without-driver"]
+    assert [text.partition(" and ")[0] for text in said] == ["kernel 6.1.0-47-amd64 starts next"] * expected
+    assert "next-kernel-without-driver" not in codes(checks.preflight(plan, probe, diff, CONTAINER))[1]
+
+
 KEEPING: dict[str, tuple[dict[str, str | bytes], bool]] = {  # and whether a module that is loaded would not come back
     "an alias": ({"/usr/lib/modprobe.d/blacklist-nvidia.conf": "blacklist nvidia\nalias nvidia off\n"}, True),
     "a blacklist": ({"/etc/modprobe.d/vm.conf": "# for the guests\nblacklist nvidia\n"}, False),

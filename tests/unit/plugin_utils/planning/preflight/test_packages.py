@@ -22,6 +22,7 @@ from tests.unit.plugin_utils.planning.preflight_cases import (
     warned,
 )
 
+HALF_CONFIGURED = {"name": "nvidia-docker", "state": "half-configured", "of_others": True}
 PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "locked": (
         {"package_manager": BUSY},
@@ -32,6 +33,7 @@ PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
         {"package_manager": {**BUSY, "broken": BROKEN["broken"]}},
         "apt-busy",
     ),
+    "half-configured by others": ({"package_manager": {**BROKEN, "broken": [HALF_CONFIGURED]}}, "packages-broken"),
 }
 
 
@@ -45,6 +47,11 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
     "half-configured": ({"package_manager": BROKEN}, "dpkg-interrupted"),
     "interrupted": (
         {"package_manager": {**BROKEN, "broken": [], "interrupted": True}},
+        "dpkg-interrupted",
+    ),
+    # That apt finishes it is what the plan says.
+    "half-configured by others, and planned": (
+        {"package_manager": {**BROKEN, "broken": [{**HALF_CONFIGURED, "name": "nvidia-driver-cuda"}]}},
         "dpkg-interrupted",
     ),
 }

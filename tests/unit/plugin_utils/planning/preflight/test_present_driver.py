@@ -154,5 +154,7 @@ def test_a_service_that_the_run_does_not_enable_may_be_masked(tmp_path: Path) ->
     off = dataclasses.replace(Options(), persistence=False)
     assert codes(run(options=off, masked_services=found)) == ([], [])
     assert codes(run(without("driver"), masked_services=found)) == ([], [])
-    applied = {"nvidia_driver": {"fingerprint": "f", "repairs": {"services": ["nvidia-fabricmanager"]}}}
-    assert codes(run(options=off, masked_services=found, applied=applied)) == (["service-masked"], [])
+    # As damaged from when it was to run: the run switches it off now.
+    for services, problems in (["nvidia-fabricmanager"], ["service-masked"]), (["nvidia-persistenced"], []):
+        applied = {"nvidia_driver": {"fingerprint": "f", "repairs": {"services": services}}}
+        assert codes(run(options=off, masked_services=found, applied=applied)) == (problems, [])
