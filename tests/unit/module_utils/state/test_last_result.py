@@ -65,6 +65,8 @@ def test_answers_count_on_the_same_gpus(
 LAST = {"gpus": GPUS, "checks": {"cuda.devices": {"status": "pass"}, "driver.nvidia_smi": {"status": "pass"}}}
 MATCHES = {"driver.module_matches_user_space": {"status": "pass"}}
 DIFFERS = {"driver.module_matches_user_space": {"status": "fail"}}
+# As in a container, where the loaded module is not for this host to manage: what its GPUs answer counts.
+SKIPPED = {"driver.module_matches_user_space": {"status": "skip"}}
 
 
 @pytest.mark.parametrize(
@@ -72,11 +74,12 @@ DIFFERS = {"driver.module_matches_user_space": {"status": "fail"}}
     [
         ({**MATCHES, "cuda.devices": {"status": "deferred"}}, LAST, "pass"),
         ({**MATCHES, "cuda.devices": {"status": "fail"}}, LAST, "fail"),
+        ({**SKIPPED, "cuda.devices": {"status": "fail"}}, LAST, "fail"),
         ({**DIFFERS, "cuda.devices": {"status": "fail"}}, LAST, "pass"),
         ({**DIFFERS, "cuda.devices": {"status": "fail"}}, None, "fail"),
         ({**MATCHES, "cuda.devices": {"status": "deferred"}}, {**LAST, "gpus": GPUS[1:]}, "deferred"),
     ],
-    ids=["GPUs run a job", "measured", "another module is loaded", "never asked", "other GPUs"],
+    ids=["GPUs run a job", "measured", "a container", "another module is loaded", "never asked", "other GPUs"],
 )
 def test_what_cannot_be_measured_before_a_change_has_the_last_answer(
     fresh: dict[str, Any], last: dict[str, Any] | None, expected: str

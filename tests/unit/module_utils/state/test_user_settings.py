@@ -57,6 +57,8 @@ def test_another_locale_needs_no_word(tmp_path: Path, name: str) -> None:
     [
         *(("PIP_TARGET", False), ("PIP_CONSTRAINT", False), ("PIP_BUILD_CONSTRAINT", False), ("UV_PYTHON", False)),
         *(("UV_SYSTEM_PYTHON", False), ("UV_EXCLUDE_NEWER", False), ("UV_OVERRIDE", False), ("VIRTUAL_ENV", False)),
+        *(("UV_NO_VERIFY_HASHES", False), ("UV_TORCH_BACKEND", False), ("UV_RESOLUTION", False)),
+        *(("PIP_NO_BINARY", False), ("PIP_REQUIREMENT", False), ("PIP_DRY_RUN", False), ("CONDA_PREFIX", False)),
         *(("PIP_INDEX_URL", True), ("PIP_EXTRA_INDEX_URL", True), ("PIP_CERT", True), ("PIP_CONFIG_FILE", True)),
         *(("UV_DEFAULT_INDEX", True), ("UV_INDEX", True), ("UV_CONFIG_FILE", True), ("UV_PYTHON_INSTALL_MIRROR", True)),
         *(("UV_NATIVE_TLS", True), ("UV_HTTP_TIMEOUT", True)),
