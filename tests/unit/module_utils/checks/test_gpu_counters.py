@@ -140,6 +140,21 @@ def test_what_always_grows_is_no_finding_that_counts(change: tuple[str, str], ig
     assert growth(change) == ([("ignored", ignored)] if ignored else [])
 
 
+# Those that NVIDIA's own health watch fails for a growth of 1: injected in DCGM's tests (testing/python3/tests/
+# test_health.py, NVLink 5), and DCGM_LIMIT_MAX_NVLINK_ERROR for replays and recoveries of older links.
+FATAL = (
+    *("Malformed packet Errors", "Buffer overrun Errors", "Rx Errors", "Rx remote Errors", "Rx General Errors"),
+    *("Local link integrity Errors", "Total link recovery events", "Effective Errors", "ECC Errors"),
+    *("Replay Errors", "Recovery Errors"),
+)
+
+
+@pytest.mark.parametrize("name", FATAL)
+def test_one_error_of_a_link_that_dcgm_fails_for_is_a_failure(name: str) -> None:
+    before, after = (gpu_counters.Counters(0, "0000:05:00.0", {("3", name): value}) for value in (1.0, 2.0))
+    assert of(gpu_counters.growth(before, after, 60, ROWS)) == [("fail", f"{name} (link 3: +1)")]
+
+
 @pytest.mark.parametrize(
     ("grown", "seconds", "outcome"), [(1, 60, "warn"), (5999, 60, "warn"), (6001, 60, "fail"), (99, 0.2, "warn")]
 )

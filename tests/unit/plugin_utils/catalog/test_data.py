@@ -33,6 +33,14 @@ CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
 TORCH = json.loads((FIXTURES.parent / "locks/index.json").read_text())["torch"]
 
 
+def test_an_error_of_a_gpus_memory_is_of_the_hardware():
+    """No driver causes one (NVIDIA, GPU memory error management), so that no change is undone for it."""
+    found = {row.number: row for row in load_catalog().xids if row.outcome == "fail"}
+    memory = {number for number, row in found.items() if re.search(r"\b(ECC|memory|[DS]RAM)\b", row.meaning)}
+    assert {"48", "64", "95", "140"} <= memory
+    assert {number for number in memory if found[number].blame != "hardware"} == set()
+
+
 @pytest.mark.parametrize("release", load_catalog().pytorch.releases, ids=lambda release: release.version)
 def test_pytorch_releases_have_the_pythons_of_their_wheels(release):
     """Without those of a Python without the global lock (cp314t)."""
