@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command import masking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.capture_command.masking import Identities, Mask, homes_in
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures"
@@ -83,6 +84,7 @@ PLANTED = {
     "a vendor's field": ("\t\t\t[V2] Vendor specific: MT2317XZ0ABC", "MT2317XZ0ABC"),
     "network boot": ("BOOTIF=01-3c-ec-ef-12-34-56 quiet", "3c-ec-ef"),
     "GRUB's plain password": ("password bootmaster hunter2", "hunter2"),
+    "GRUB's password of a disk": ("cryptomount -u 0123abcd -p hunter2", "hunter2"),
     "GRUB's users": ('set superusers="bootmaster"', "bootmaster"),
     "an option": ("agent --token hunter2 --verbose", "hunter2"),
     "a header": ("Authorization: Bearer hunter2", "hunter2"),
@@ -91,6 +93,8 @@ PLANTED = {
     "a volume group": ("root=/dev/mapper/dgx--07--vg-root ro", "dgx--07"),
     "its other form": ("/dev/dgx-07_vg/root", "dgx-07"),
     "the builder of a module": ("NVRM version: 580.95.05  Release Build  (root@build-box)", "build-box"),
+    "in a record of audit": ("audit: op=login addr=? hostname=node-secret res=success", "node-secret"),
+    "a disk by network": ("iscsi: iqn.2004-10.com.acme:01:9f8e7d6c", "9f8e7d6c"),
     "another host": ("ip=10.1.2.3::10.1.2.1:255.0.0.0:node-secret:eth0:off", "node-secret"),
     "InfiniBand": ("mlx5_0: node guid b83f:d203:00be:2eac", "b83f:d203:00be:2eac"),
 }
@@ -122,6 +126,22 @@ def test_what_tells_whose_host_it_is_is_gone(name: str) -> None:
     masked = Mask(IDENTITIES).text(text, addresses=not name.endswith("versions"))
     assert secret.lower() not in masked.lower()
     assert masked != text
+
+
+def test_each_expression_masks_what_no_other_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that none can go without a text above that shows it."""
+
+    def shown() -> set[str]:
+        masked = {name: Mask(IDENTITIES).text(text, addresses=False) for name, (text, _secret) in PLANTED.items()}
+        return {name for name, (_text, secret) in PLANTED.items() if secret.lower() in masked[name].lower()}
+
+    expressions, always = masking._NAMED, shown()
+    unneeded = []
+    for number, (_kind, pattern) in enumerate(expressions):
+        monkeypatch.setattr(masking, "_NAMED", expressions[:number] + expressions[number + 1 :])
+        if shown() == always:
+            unneeded.append(pattern.pattern)
+    assert unneeded == []
 
 
 @pytest.mark.parametrize("text", KEPT)
