@@ -149,16 +149,26 @@ def test_the_refusal_of_a_proxy_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "log").read_text().startswith("CONNECT" if "https" in address else "GET")
 
 
+def with_secret(words: list[str], secret: str) -> list[int]:
+    """Return the modes of the files that a command line names and that have a secret."""
+    paths = [Path(word.rpartition("=")[2]) for word in words]
+    return [path.stat().st_mode & 0o777 for path in paths if path.is_file() and secret in path.read_text("latin-1")]
+
+
 def test_a_password_is_in_no_process_list(url: str, tmp_path: Path) -> None:
+    """But in a file of root's alone."""
     seen: list[str] = []
+    modes: list[int] = []
 
     def watch(argv: list[str], timeout: float) -> command.Answer:
         seen.extend(argv)
+        modes.extend(with_secret(argv, "s3cret"))
         return command.run(argv, timeout)
 
     address = url.replace("://", "://ann:p%2Fs3cret@") + "/private"
     assert download.fetch(address, 5, run=watch) == b"12345"
     assert not [word for word in seen if "s3cret" in word]
+    assert modes == [0o600]
 
 
 # Where there is no apt ------------------------------------------------------------------------------------------------
@@ -202,9 +212,11 @@ def test_curls_failure_is_an_error_with_the_url(url: str, without_apt: Path, add
 
 def test_curl_asks_the_proxy_of_dnf_and_shows_no_password(without_apt: Path, tmp_path: Path) -> None:
     seen: list[str] = []
+    modes: list[int] = []
 
     def watch(argv: list[str], timeout: float) -> command.Answer:
         seen.extend(argv)
+        modes.extend(with_secret(argv, "p%2"))
         return command.run(argv, timeout)
 
     with proxy(tmp_path / "log") as address:
@@ -212,3 +224,4 @@ def test_curl_asks_the_proxy_of_dnf_and_shows_no_password(without_apt: Path, tmp
         assert download.fetch(ELSEWHERE, 5, run=watch) == b"/debian12/Packages.gz"
     assert (tmp_path / "log").read_text() == f"GET {ELSEWHERE}\n"
     assert not [word for word in seen if "p%2" in word]
+    assert modes == [0o600]
