@@ -58,6 +58,15 @@ def test_a_host_that_failed_before_its_checks_is_an_error(tmp_path: Path) -> Non
     assert "no route to host" in error.message
 
 
+def test_a_host_of_which_no_check_says_that_it_is_not_verified_is_an_error(tmp_path: Path) -> None:
+    """Nothing was trained, and what verified the host proves nothing any more: CI must not pass."""
+    expired = {"framework": "tensorflow", "status": "deferred", "expired": "the GPUs have changed", "checks": []}
+    (suite,) = read(tmp_path, {"gpu01": evidence(verify=VERIFY, smoke_train=expired)})
+    assert [case.name for case in suite if case.result and isinstance(case.result[0], Error)] == ["run"]
+    (error,) = next(case for case in suite if case.name == "run").result
+    assert "the GPUs have changed" in error.message
+
+
 def test_the_whole_file(snapshot: SnapshotAssertion) -> None:
     hosts = {HOSTILE: evidence(verify={**VERIFY, "status": "fail", "checks": CHECKS}), "gpu02": {"failure": GONE}}
     assert junit.document(build_report("20261127-100000-0badcafe", hosts, RunMode())) == snapshot
