@@ -299,6 +299,15 @@ def test_each_file_of_tasks_is_part_of_a_playbook():
     assert {name for name in names if not re.search(rf"_tasks: (tasks/)?{name}$", text, re.M)} == set()
 
 
+def test_nothing_on_the_controller_is_done_as_root():
+    """Inventories set ansible_become for the hosts; who runs a playbook needs no sudo on the controller."""
+    files = [path for path in TASK_FILES if "delegate_to: localhost" in path.read_text()]
+    delegated = [task for path in files for task in tasks_of(path) if "delegate_to" in task]
+    assert len(delegated) >= 5
+    root = [task["name"] for task in delegated if task.get("vars", {}).get("ansible_become") is not False]
+    assert root == []
+
+
 def test_systemd_is_reloaded_only_where_a_unit_has_changed():
     """A reload can take the GPUs away from running containers: gpuhost.stack.apply does it, by the place of a file."""
     assert [path.name for path in TASK_FILES if re.search("daemon.reload", path.read_text())] == []

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.playbooks import rendering
@@ -28,7 +30,10 @@ FACTS = {
     "pkg_mgr": "apt",
     "python": {"executable": "/usr/bin/python3", "version": {"major": 3, "minor": 12}},
 }
-BASE: dict[str, Any] = {"ansible_facts": FACTS, "ansible_check_mode": False, "ansible_connection": "ssh"}
+BASE: dict[str, Any] = {
+    **{"ansible_facts": FACTS, "ansible_check_mode": False, "ansible_connection": "ssh"},
+    "ansible_play_hosts_all": ["a", "b", "c"],
+}
 CHECK = {"ansible_check_mode": True}
 UNIT = "/usr/lib/systemd/system/nvidia-persistenced.service"
 # Ubuntu's (nvidia-persistenced of nvidia-compute-utils-580) leaves persistence mode off, and has no [Install].
@@ -195,6 +200,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
             "__fabric_driver": {"rc": 0, "stdout_lines": ["570.86.15"]},
         },
     ),
+    (
+        "nvidia_driver",
+        "a reboot, in check mode",
+        {**DRIVER, **REBOOTS, **CHECK, "__nvidia_driver_installation": {"changed": False}},
+    ),
     ("host_verify", "no timer, and one is there", {"__host_verify_timer": {"stat": {"exists": True}}}),
     ("host_verify", "a timer", {"host_verify_prometheus": True, "__host_verify_timer": {"skipped": True}}),
     (
@@ -221,6 +231,32 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
             "__framework_env_states": {},
         },
     ),
+]
+TRAINED = {
+    **{"status": "pass", "framework": "tensorflow", "replicas": 2, "virtual_kind": None, "steps": 100, "cluster": None},
+    **{"data": {"kind": "real"}, "loss": {"first": 2.3, "last": 1.1}, "images_per_second": 900},
+    "checks": [{"id": "training", "status": "pass"}],
+}
+TRAINING: dict[str, Any] = {
+    "__smoke_train_secrets": {},
+    "__smoke_train_run": {"rc": 0, "finished": 1, "stdout": json.dumps(TRAINED)},
+}
+PASSWORD = "hunter2"
+CLUSTER: dict[str, Any] = {
+    **TRAINING,
+    "smoke_train_scope": "cluster",
+    "__smoke_train_secrets": {"https_proxy": f"http://me:{PASSWORD}@proxy:3128"},
+    "__smoke_train_job": {"ansible_job_id": "1.2"},
+    "ansible_facts": {**FACTS, "default_ipv4": {"address": "192.0.2.1"}},
+    "ansible_play_hosts": ["a", "b", "c"],
+    # c is of another batch of the play, and has trained or will.
+    "ansible_play_batch": ["a", "b"],
+    "hostvars": {name: {"__smoke_train_address": f"192.0.2.{n}:12345"} for n, name in enumerate("abc", 1)},
+}
+CASES += [
+    ("smoke_train", "on a host", TRAINING),
+    ("smoke_train", "in a cluster, through a proxy with a password", CLUSTER),
+    ("smoke_train", "in check mode", {**TRAINING, **CHECK}),
 ]
 
 
@@ -280,15 +316,18 @@ class Role:
             self.ended = short == "fail" or ("failed_when" in task and self.holds(task["failed_when"], extra))
 
     def text(self, folder: Path, task: dict[str, Any], module: str, extra: dict[str, Any]) -> str:
-        judged = [f"{key}={self.holds(task[key], extra)}" for key in ("changed_when", "failed_when") if key in task]
+        judged = [
+            f"{key}={self.holds(task[key], extra)}" for key in ("changed_when", "failed_when", "until") if key in task
+        ]
         more = [
             f"{key}={self.value(task[key], extra)}"
-            for key in ("async", "check_mode", "no_log", "notify")
+            for key in ("async", "check_mode", "environment", "no_log", "notify", "poll", "throttle")
             if key in task
         ]
         # What it writes, test_role_files.py shows.
         options = task[module] if module.endswith(".apply") else self.value(task[module], extra)
         shown = yaml.safe_dump(without_programs(options), sort_keys=False, width=100000, default_flow_style=None)
+        shown = shown.replace(str(rendering.PROJECT), "PROJECT")
         lines = [
             " ".join([f"{task['name']}: {module}", *judged, *more]),
             *(f"    {line}" for line in shown.splitlines()),
@@ -299,7 +338,7 @@ class Role:
 @functools.cache
 def programs() -> dict[str, str]:
     """Return the names of the roles' programs by their text, and by that in a text of JSON."""
-    found = {}
+    found = {json.dumps(facts.gpu_counters(load_catalog())): "(the catalog's counters)"}
     for path in sorted(path for suffix in ("py", "sh") for path in ROLES.glob(f"*/files/*.{suffix}")):
         content = path.read_text().rstrip()
         found |= dict.fromkeys((content, json.dumps(content)[1:-1]), f"(files/{path.name})")
@@ -322,3 +361,70 @@ def without_programs(value: Any) -> Any:
 def test_tasks_of_a_role(role: str, case: str, variables: dict[str, Any], snapshot: SnapshotAssertion) -> None:
     host = Role(role, variables)
     assert "\n".join(host.run(ROLES / role, "main.yml", {})) == snapshot
+
+
+@pytest.mark.parametrize("scope", ["host", "cluster"])
+def test_a_password_of_a_proxy_is_in_no_output_of_a_training(scope: str) -> None:
+    """Ansible prints what a task was given, and what it returned with that; no_log=true hides both."""
+    given = {**CLUSTER, "smoke_train_scope": scope}
+    lines = list(Role("smoke_train", given).run(ROLES / "smoke_train", "main.yml", {}))
+    having = [line for line in lines if PASSWORD in line]
+    assert having
+    # What started the training, and what returns its result.
+    ran = [line for line in lines if "async_status" in line or "watched_command" in line or line in having]
+    shown = [line.partition(":")[0] for line in ran if "no_log=True" not in line and "mode: cleanup" not in line]
+    assert shown == []
+
+
+@pytest.mark.parametrize("scope", ["host", "cluster"])
+@pytest.mark.parametrize(("status", "is_reported"), [(0, True), (1, True), (2, False), (-9, False), (None, False)])
+def test_a_complete_training_is_judged_by_its_result(scope: str, status: int | None, is_reported: bool) -> None:
+    """Exit status 1 is a check that failed (README of smoke_train); else there is no result to judge."""
+    ended = {**TRAINING["__smoke_train_run"], "rc": status}
+    if status is None:
+        del ended["rc"]
+    role = Role("smoke_train", {**CLUSTER, "smoke_train_scope": scope, "__smoke_train_run": ended})
+    lines = list(role.run(ROLES / "smoke_train", "main.yml", {}))
+    assert any(line.startswith("Fail if a check failed") for line in lines) is is_reported
+    assert role.ended is not is_reported
+
+
+def test_a_cluster_is_of_the_hosts_that_train_at_this_time() -> None:
+    """As the task says that refuses a cluster of one: in the same play, and in the same batch, if it has `serial`."""
+    lines = list(Role("smoke_train", CLUSTER).run(ROLES / "smoke_train", "main.yml", {}))
+    (start,) = [line for line in lines if line.startswith("Start the training on every host")]
+    assert "--cluster-workers, '192.0.2.1:12345,192.0.2.2:12345', --cluster-index, 0" in start
+
+
+# nvidia-smi(1), RETURN VALUE: 6 no device, 9 the module is not loaded, 15 the GPU is lost; 18 libraries of another
+# version than the module (NVML_ERROR_LIB_RM_VERSION_MISMATCH); 2 is Ansible's where the program is missing.
+@pytest.mark.parametrize(
+    ("status", "fails"), [(2, False), (6, False), (9, False), (18, False), (15, True), (255, True)]
+)
+def test_fabric_manager_waits_for_a_driver_that_is_not_loaded(status: int, fails: bool) -> None:
+    role = Role(
+        "fabric",
+        {
+            "fabric_version": "580.126.09",
+            "fabric_packages": ["nvidia-fabricmanager=580.126.09-1"],
+            "fabric_services": ["nvidia-fabricmanager"],
+            "fabric_modules": ["ib_umad"],
+            "__fabric_driver": {"rc": status, "stdout_lines": []},
+        },
+    )
+    lines = list(role.run(ROLES / "fabric", "main.yml", {}))
+    assert role.ended is fails
+    assert not [line for line in lines if "modprobe" in line or "state: started" in line]
+
+
+@pytest.mark.parametrize("adopted", ["", "/etc/apt/sources.list.d/cuda.list"])
+def test_the_package_lists_of_the_repository_in_use_are_refreshed(adopted: str) -> None:
+    (handler,) = yaml.safe_load((ROLES / "nvidia_repo/handlers/main.yml").read_text())
+    role = Role("nvidia_repo", {"nvidia_repo_adopted_source": adopted})
+    refreshed = role.value(handler["gpuhost.stack.apt_update"]["sources"], {})
+    written = [
+        line
+        for line in role.run(ROLES / "nvidia_repo", "main.yml", {})
+        if line.startswith("Add NVIDIA's repository") and f"dest: {refreshed[0]}" in line
+    ]
+    assert (refreshed == [adopted]) if adopted else written
