@@ -153,7 +153,7 @@ def parse(text: str, path: str) -> dict[str, SourceEntry]:
     for section in parser.sections():
         row = parser[section]
         uri = row.get("baseurl", row.get("mirrorlist", row.get("metalink", ""))).split()
-        if section != "main" and uri and row.get("enabled", "1").strip() not in ("0", "no", "false", "off"):
+        if section != "main" and uri and row.get("enabled", "1").strip().lower() not in ("0", "no", "false", "off"):
             key = row.get("gpgkey", "").split()
             found[section] = SourceEntry(path, uri[0], signed_by=" ".join(key) or None)
     return found

@@ -140,3 +140,42 @@ def test_sources_of_nvidias_software(host: RealDnf) -> None:
         ),
     }
     assert found.mixed == ("/etc/yum.repos.d/both.repo",)
+
+
+# As in rocky.repo of Rocky Linux 9 and epel.repo of epel-release 9, with the addresses cut.
+OF_MIRRORS = """[crb]
+name=Rocky Linux $releasever - CRB
+mirrorlist=https://mirrors.rockylinux.org/mirrorlist?arch=$basearch&repo=CRB-$releasever$rltype
+#baseurl=http://dl.rockylinux.org/$contentdir/$releasever/CRB/$basearch/os/
+enabled=1
+[epel]
+name=Extra Packages for Enterprise Linux 9 - $basearch
+#baseurl=https://download.example/pub/epel/9/Everything/$basearch/
+metalink=https://mirrors.fedoraproject.org/metalink?repo=epel-9&arch=$basearch
+enabled = 1
+"""
+# Of the option `enabled`, and none.
+VALUES = ("1", "0", "yes", "no", "true", "false", "on", "off", "True", "False", "No", "OFF", "Yes", "")
+
+
+def test_a_repository_is_enabled_where_dnf_says_so(host: RealDnf) -> None:
+    """Whatever its address is of; DKMS is of EPEL, and what it needs of CRB."""
+    folder = host.root / "etc/yum.repos.d"
+    (folder / "mirrors.repo").write_text(OF_MIRRORS)
+    for number, value in enumerate(VALUES):
+        enabled = f"enabled={value}\n" if value else ""
+        (folder / f"{number}.repo").write_text(f"[r{number}]\nname=r\nbaseurl=file:///nowhere\n{enabled}")
+    listed = host.do("dnf", "-q", "repolist", "--enabled").stdout.splitlines()[1:]
+    assert {"crb", "epel", "r0"} <= {line.split()[0] for line in listed}
+    assert lists(host).sources(None).enabled == tuple(sorted(line.split()[0] for line in listed))
+
+
+def test_headers_of_a_kernel_with_large_pages_bring_its_image(host: RealDnf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Grace; they are of its exact version (kernel-64k-devel-matched of EL 9), so that a new kernel comes along."""
+    build = "5.14.0-611.5.1.el9_7.aarch64"
+    brought = [f"kernel-64k-core-{build}", f"kernel-64k-devel-{build}"]
+    answer = {"newest": [["kernel-64k-devel-matched", "5.14.0-611.5.1.el9_7", brought]], "every": []}
+    monkeypatch.setattr(dnf_lists.DnfLists, "_ask", lambda *_arguments, **_request: answer)
+    found = lists(host).kernel_offers(["kernel-64k-devel-matched"], [])
+    assert found is not None
+    assert found[0] == {"kernel-64k-devel-matched": KernelOffer((f"{build}+64k",), (f"kernel-64k-core-{build}",))}
