@@ -227,3 +227,17 @@ def test_what_was_unpacked_without_what_it_needs_is_restored_with_all_that_belon
     assert set(install[install.index("install") + 1 :]) == {str(kept / "a_1%3a2.0_all.deb"), "b=2"}
     assert "--fix-broken" in install
     assert [("--fix-broken" in c) for c in host.commands if "--simulate" in c] == [False, True]
+
+
+def test_a_repair_that_would_change_a_package_of_others_changes_nothing(tmp_path, kept):
+    """`apt-get --fix-broken` may install, for what is left unmet, what never was gpuhost's."""
+
+    class Broken(SimulatedPackages):
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            return super()._install([*specs, "theirs=2"], simulate)
+
+    host = Broken(tmp_path, {"a": ("1:3.0", "unpacked", "install"), "theirs": ("1", "installed", "install")})
+    host.failing["check"] = "E: Unmet dependencies. Try 'apt --fix-broken install' with no packages."
+    with pytest.raises(ValueError, match=r"No package was changed: .*\n  theirs 1 -> 2\n"):
+        restore.restore(host.apt(str(kept)), {"a": state("1:2.0")})
+    assert host.run("apt-get") == []
