@@ -45,6 +45,11 @@ def names(paths: list[Path]) -> list[str]:
     return [str(path.relative_to(PROJECT)) for path in paths]
 
 
+def values_of(role: Path) -> dict[str, Any]:
+    path = role / "vars/main.yml"
+    return yaml.safe_load(path.read_text()) if path.exists() else {}
+
+
 def options(role: Path) -> dict[str, dict[str, object]]:
     return yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"].get("options", {})
 
@@ -297,6 +302,18 @@ def test_each_file_of_tasks_is_part_of_a_playbook():
     text = "".join(path.read_text() for path in PROJECT.glob("playbooks/**/*.yml"))
     names = {path.name for path in (PROJECT / "playbooks/tasks").glob("*.yml")}
     assert {name for name in names if not re.search(rf"_tasks: (tasks/)?{name}$", text, re.M)} == set()
+
+
+TRANSACTIONS = [role for role in ROLES if f"__{role.name}_transaction" in values_of(role)]
+
+
+@pytest.mark.parametrize("role", TRANSACTIONS, ids=names(TRANSACTIONS))
+def test_a_transaction_has_all_that_its_role_is_told_of_packages(role):
+    """Of a role that is used alone, such as what it has to replace, and what is damaged."""
+    fields = {"packages", "helpers", "replaces", "reinstall", "may_remove"}
+    told = {field: f"{{{{ {role.name}_{field} }}}}" for field in fields if f"{role.name}_{field}" in options(role)}
+    assert told or role.name.endswith("_env")
+    assert told.items() <= values_of(role)[f"__{role.name}_transaction"].items()
 
 
 def test_nothing_on_the_controller_is_done_as_root():

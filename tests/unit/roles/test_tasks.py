@@ -376,6 +376,22 @@ def test_a_password_of_a_proxy_is_in_no_output_of_a_training(scope: str) -> None
     assert shown == []
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tensorflow_env_index_url": f"https://me:{PASSWORD}@pypi.example/simple"},
+        {"tensorflow_env_index_url": f"https://{PASSWORD}@pypi.example/simple"},  # a token
+    ],
+    ids=["password", "token"],
+)
+def test_a_login_of_a_package_index_is_in_no_output_of_a_build(given: dict[str, Any]) -> None:
+    role = Role("tensorflow_env", {**ENVIRONMENT, "__framework_env_states": {}, **given})
+    lines = list(role.run(ROLES / "tensorflow_env", "main.yml", {}))
+    having = [line for line in lines if PASSWORD in line or ("async_status" in line and "mode: cleanup" not in line)]
+    assert len(having) >= 2
+    assert [line.partition(":")[0] for line in having if "no_log=True" not in line] == []
+
+
 @pytest.mark.parametrize("scope", ["host", "cluster"])
 @pytest.mark.parametrize(("status", "is_reported"), [(0, True), (1, True), (2, False), (-9, False), (None, False)])
 def test_a_complete_training_is_judged_by_its_result(scope: str, status: int | None, is_reported: bool) -> None:
