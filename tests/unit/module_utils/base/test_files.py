@@ -29,6 +29,24 @@ def test_a_file_is_written_with_its_mode_and_parents(tmp_path, before):
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_nobody_else_can_read_a_file_before_it_has_its_mode(tmp_path, monkeypatch):
+    """As a key, or a password of apt, whatever the umask is."""
+    modes = []
+
+    def fchmod(descriptor, mode):
+        modes.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        os.chmod(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", fchmod)
+    umask = os.umask(0)
+    try:
+        files.write(str(tmp_path / "key"), b"secret", 0o600)
+    finally:
+        os.umask(umask)
+    assert [mode & 0o077 for mode in modes] == [0]
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
 def test_a_link_replaces_a_file(tmp_path):
     path = tmp_path / "link"
     path.write_text("old")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -33,6 +34,22 @@ def test_a_second_transaction_waits_for_the_first(directory: str) -> None:
     with transaction_lock.hold(directory, "this one", 30):
         assert time.monotonic() - start > 1.4
         assert other.process.poll() == 0
+
+
+def test_the_lock_is_that_of_the_directory_as_it_is_now(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A teardown has removed it while this one waited, and another run has begun in a new one."""
+    waited, locked = transaction_lock._wait, []
+
+    def wait(descriptor: int, path: str, timeout: float) -> None:
+        waited(descriptor, path, timeout)
+        locked.append(os.fstat(descriptor).st_ino)
+        if len(locked) == 1:
+            os.unlink(path)
+            Path(path).touch()
+
+    monkeypatch.setattr(transaction_lock, "_wait", wait)
+    with transaction_lock.hold(directory, "this one", 30):
+        assert locked[-1] == os.stat(os.path.join(directory, transaction_lock.LOCK)).st_ino
 
 
 def test_the_wait_ends_with_who_holds_the_lock(directory: str, snapshot: SnapshotAssertion) -> None:
