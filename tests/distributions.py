@@ -22,9 +22,7 @@ SCENARIOS = ("default", "drift", "interrupted", "teardown", "undo", "upgrade", D
 # Where a scenario does not run: NVIDIA's repository, or a wheel, has not what it needs, or nobody has shown it.
 _NO_TENSORFLOW = "it trains with TensorFlow, which has no wheel for Ubuntu's Python 3.14; the stand-in's is 3.13"
 _NO_570 = "it begins with driver 570, which NVIDIA's repository for the distribution does not have"
-_NOT_ON_EL = "not completed there yet; `enterprise_linux` (tier `el_shape`) repairs, changes, rolls back and gives back"
-# What has passed on a shape besides `default`.
-_ON_EL = {("el-9", "teardown"), ("el-9", "undo")}
+_NOT_ON_EL = "`default` alone; `enterprise_linux` (tier `el_shape`) repairs, changes, rolls back and gives back"
 NOT_APPLICABLE = {
     ("debian-13", "upgrade"): _NO_570,
     ("ubuntu-26.04", "upgrade"): _NO_570,
@@ -35,12 +33,7 @@ NOT_APPLICABLE = {
     ("ubuntu-26.04", "default"): _NO_TENSORFLOW,
     ("ubuntu-26.04", DEMO): _NO_TENSORFLOW,
     **{(shape, DEMO): "script/demo enables no repositories, of which DKMS needs EPEL's" for shape in SHAPES},
-    **{
-        (shape, name): _NOT_ON_EL
-        for shape in SHAPES
-        for name in SCENARIOS
-        if name not in ("default", DEMO) and (shape, name) not in _ON_EL
-    },
+    **{("el-10", name): _NOT_ON_EL for name in SCENARIOS if name not in ("default", DEMO)},
 }
 # What runs on the shapes alone: a tier.
 SHAPE_CELLS = [(shape, scenario) for shape in SHAPES for scenario in ("el_shape", "enterprise_linux")]
