@@ -102,9 +102,10 @@ def by_nearness(wanted: str, existing: Iterable[str]) -> list[str]:
     """
     ordered = sorted(set(existing), key=lambda version: (key(version), version))
     place = bisect.bisect_left([key(version) for version in ordered], key(wanted))
+    exists = place < len(ordered) and key(ordered[place]) == key(wanted)
 
     def order(number: int) -> tuple[int, int, int]:
-        steps = number - place if number >= place else place - 1 - number
+        steps = number - place if number >= place else place - 1 - number + exists
         return -_shared(wanted, ordered[number]), steps, -number
 
     return [ordered[number] for number in sorted(range(len(ordered)), key=order)]
