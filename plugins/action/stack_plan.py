@@ -131,7 +131,8 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
             try:
                 contents[name] = Path(self._loader.get_real_file(path) if path else "").read_bytes()
             except (AnsibleError, OSError) as error:
-                found = f"{path}, which cannot be read on the controller: {error}" if path else "not set"
+                why = str(error).partition("\n")[0].rstrip(".")  # what follows is about modules of Ansible
+                found = f"{path}, which cannot be read on the controller: {why}" if path else "not set"
                 mistakes.append(f"{option} is {found}; expected the path of a file (the key and its certificate, both)")
         if not mistakes:
             try:
@@ -269,7 +270,7 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         if (url := variables_.set_by_user(variables, ()).get(REPOSITORY_URL)) and REPOSITORY_URL not in later:
             # The one that the role will add.
             args["repositories"] = dict.fromkeys(args["repositories"], self._templar.template(url))
-        result["warnings"] = list(waivers.read(args["waivers"], date.today()).warnings)
+        expired = waivers.read(args["waivers"], date.today()).warnings
         role_variables = functools.partial(self._role_variables, variables)
         commands = Commands(context.CLIARGS)
         try:
@@ -278,6 +279,7 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
             directories = role_variables({}, tuple(moved)).values()
             probed, decided, decision = self._probed(args, variables, directories, decide_by)
             result.update(result_for_terminal(probed))
+            result["warnings"] = [*result.get("warnings", ()), *expired]
             if decision is None:
                 return result
             decision, decided, written, failed = self._with_locks(decision, decided, args, role_variables)

@@ -74,7 +74,7 @@ def test_a_plan_of_this_machine(tools: Path, tmp_path: Path) -> None:
 
 
 def test_the_unit_tests_of_what_ansible_calls(tools: Path) -> None:
-    words = ["-m", "pytest", "-q", "--numprocesses=2", "--dist=worksteal", *UNIT_TESTS]
+    words = ["-m", "pytest", "--numprocesses=2", "--dist=worksteal", *UNIT_TESTS]
     answer = call(str(tools / "python"), *words, cwd=PROJECT)
     passed = re.search(r"^(\d+) passed", answer.stdout, re.MULTILINE)
     assert answer.returncode == 0, answer.stdout[-6000:] + answer.stderr[-2000:]

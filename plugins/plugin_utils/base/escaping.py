@@ -33,10 +33,13 @@ def _visible(char: str) -> str:
 
 
 def result_for_terminal(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a module's result with its message and warnings for a terminal; Ansible prints them as they are."""
+    """Return a module's result with its message and warnings for a terminal; Ansible prints them as they are.
+
+    From ansible-core 2.21 on, its warnings are records that Ansible has kept already.
+    """
     shown = {"msg": for_terminal(str(result["msg"]))} if "msg" in result else {}
-    warnings = {"warnings": [for_terminal(str(text)) for text in result["warnings"]]} if "warnings" in result else {}
-    return {**result, **shown, **warnings}
+    warnings = [for_terminal(each) if isinstance(each, str) else each for each in result.get("warnings", ())]
+    return {**result, **shown, **({"warnings": warnings} if "warnings" in result else {})}
 
 
 def for_markdown(text: str) -> str:

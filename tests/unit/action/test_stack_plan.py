@@ -208,8 +208,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         found.kept[cuda] = {path.stem: json.loads(path.read_text()) for path in kept.glob("*.json")}
         written = [path.read_text() for path in (folder / cuda).rglob("*") if path.is_file()]
         found.texts[cuda] = [answer.stdout, answer.stderr, *written]
-    cached = [json.loads(path.read_text()) for path in (folder / "cache").glob("*localhost")]
-    assert [name for facts in cached for name in facts if "gpu_stack" in name] == []
+    # ansible-core 2.21 writes a cache without facts, too.
+    assert [path.read_text() for path in (folder / "cache").glob("*localhost") if "gpu_stack" in path.read_text()] == []
     return found
 
 
@@ -221,6 +221,7 @@ def test_an_encrypted_signing_key_is_read_and_in_no_evidence(runs: Runs) -> None
 def test_expired_waiver_is_a_warning(runs: Runs) -> None:
     output, errors, *_ = runs.texts["12.9"]
     assert re.search("WARNING.* env.sudo expired on 2000-01-01 ", " ".join((output + errors).split()))
+    assert "WarningSummary" not in output + errors  # of the module's own, which are records since ansible-core 2.21
 
 
 @pytest.mark.parametrize("cuda", ["13.0", "12.9"])
