@@ -3,7 +3,7 @@
 set -eu
 roots="/boot /opt /usr/bin /usr/lib /usr/local /usr/sbin /usr/share/keyrings /usr/src /var/lib/dkms /var/lib/gpuhost"
 # Python's bytecode is written by whoever runs a module first.
-# The applied plan is compared without its reasons: they say why the last run chose, or kept, what it has.
+# The applied plan is compared without its reasons and warnings: what the last run said of why it chose, or kept, what it has.
 fact=/etc/ansible/facts.d/gpu_stack.fact
 locks=/etc/dnf/plugins/versionlock.list  # without an order, as apt's holds
 list() { find /etc $roots -xdev "$@" 2>/dev/null | grep -v -e __pycache__ -e "^$fact " | LC_ALL=C sort; }
@@ -20,8 +20,8 @@ else
 fi
 echo "== /etc"; find /etc -xdev -type f ! -path "$fact" ! -path "$locks" -exec sha256sum {} + | sort -k 2
 echo "== applied plan"
-without_reasons="import json, sys; plan = json.load(sys.stdin); del plan['reasons']; print(json.dumps(plan, indent=1))"
-test ! -e "$fact" || python3 -c "$without_reasons" < "$fact"
+what_is_planned="import json, sys; plan = json.load(sys.stdin); del plan['reasons'], plan['warnings']; print(json.dumps(plan, indent=1))"
+test ! -e "$fact" || python3 -c "$what_is_planned" < "$fact"
 # Small files alone: a toolkit has gigabytes, whose sizes are below.
 echo "== contents"
 find $roots -xdev -type f -size -64k ! -path '*/__pycache__/*' -exec sha256sum {} + 2>/dev/null | sort -k 2
