@@ -19,7 +19,7 @@ class Packages(ABC):
     """The package manager of a host. A spec is one of the plan's."""
 
     words: Words
-    LIBRARIES: str  # the directory of the system's
+    LIBRARIES: str  # the directory of the system's libraries
     # Commands: one whose output changes with the first package of a transaction; one that kills what changes packages;
     # those that keep the package manager from retrying a server that does not answer, and take that back.
     progress: str
@@ -52,7 +52,7 @@ class Packages(ABC):
 
     @abstractmethod
     def downgrade(self, *names: str) -> None:
-        """Install an older version of packages that have the same ones; it fails where none is offered."""
+        """Downgrade packages of one version, such as a library and its headers; fail where no older one is offered."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -68,7 +68,10 @@ class Packages(ABC):
 
     @abstractmethod
     def upgradable(self, with_held: bool = False) -> set[str]:
-        """Return the names of the packages that an upgrade of the system would change, as if none were held."""
+        """Return the names of the packages that an upgrade of the system would change.
+
+        with_held: as if none were held.
+        """
 
     @abstractmethod
     def upgrade(self) -> None:

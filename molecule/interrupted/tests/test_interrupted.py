@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import configurations
+from tests import configurations, distributions
 from tests.doubles.lab.containers import Lab
 
 SCENARIO = Path(__file__).resolve().parents[1]
@@ -89,8 +89,9 @@ def read_state(pytestconfig, sections) -> Callable[[], State]:
     def now() -> State:
         host = get_host(f"ansible://{HOST}?ansible_inventory={inventory}")
         with host.sudo():
-            # The shape's packages start no service, which a boot does.
-            host.run_expect([0], "systemctl start nvidia-persistenced")
+            if distributions.MANAGER == "dnf":
+                # The shape's packages start no service, which a boot does.
+                host.run_expect([0], "systemctl start nvidia-persistenced")
             found = sections(
                 host.run_expect([0], "sh -c %s", (PROJECT / "molecule/shared/state.sh").read_text()).stdout
             )
