@@ -93,3 +93,14 @@ def test_control_characters_are_shown(text: str, seen: str) -> None:
 )
 def test_a_name_is_one_component_of_a_path(name: str, file_name: str) -> None:
     assert escaping.for_file_name(name) == file_name
+
+
+def test_warnings_of_a_module_are_escaped_and_records_of_ansible_left_as_they_are() -> None:
+    """From ansible-core 2.21 on, a result has its warnings as WarningSummary, which is no text."""
+    record = object()
+    shown = escaping.result_for_terminal({"changed": False, "warnings": ["\x1b[31mred", record]})
+    text, left = shown["warnings"]
+    assert "\x1b" not in text
+    assert "red" in text
+    assert left is record
+    assert escaping.result_for_terminal({"changed": False}) == {"changed": False}
