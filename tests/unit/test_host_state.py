@@ -34,7 +34,10 @@ def tree(tmp_path: Path) -> Path:
         (root / place / "link").symlink_to("file")
     fact = root / "etc/ansible/facts.d/gpu_stack.fact"
     fact.parent.mkdir(parents=True)
-    fact.write_text(json.dumps({"components": {"cuda": {"version": "13.2.1"}}, "reasons": ["the newest that fits"]}))
+    warnings = [{"code": "gpu-left-alone", "message": ""}, {"code": "repository-not-read", "message": ""}]
+    fact.write_text(
+        json.dumps({"components": {"cuda": "13.2.1"}, "reasons": ["the newest that fits"], "warnings": warnings})
+    )
     return root
 
 
@@ -101,11 +104,23 @@ def test_times_and_bytecode_are_not_compared(tree, state):
     assert conftest().compare(before, state()) == []
 
 
-def test_the_applied_plan_is_compared_without_its_reasons(tree, state):
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("the newest that fits", "kept: verified 2026-11-26"), (', {"code": "repository-not-read", "message": ""}', "")],
+    ids=["reasons", "an unread repository"],
+)
+def test_the_applied_plan_is_compared_without_what_depends_on_the_run(tree, state, old, new):
     before, fact = state(), tree / "etc/ansible/facts.d/gpu_stack.fact"
-    fact.write_text(fact.read_text().replace("the newest that fits", "kept: verified 2026-11-26"))
+    text = fact.read_text()
+    fact.write_text(text.replace(old, new))
+    assert fact.read_text() != text
     assert conftest().compare(before, state()) == []
-    fact.write_text(fact.read_text().replace("13.2.1", "13.2.2"))
+
+
+@pytest.mark.parametrize("old", ["13.2.1", "gpu-left-alone"], ids=["version", "another warning"])
+def test_another_plan_is_seen(tree, state, old):
+    before, fact = state(), tree / "etc/ansible/facts.d/gpu_stack.fact"
+    fact.write_text(fact.read_text().replace(old, "another"))
     assert any(line.startswith("applied plan: ") for line in conftest().compare(before, state()))
 
 
