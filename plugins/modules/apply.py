@@ -13,7 +13,8 @@ description:
   - Compares all of O(resources) with the host, writes what differs in the order of the list, each file by one rename,
     and then runs what has to follow, once each. C(ldconfig) follows a change in C(/etc/ld.so.conf.d),
     C(systemctl daemon-reload) one in C(/etc/systemd/system), a restart of the unit one of a timer or of a service's
-    drop-in, and C(update-grub) one in C(/etc/grub.d).
+    drop-in, and C(update-grub) one in C(/etc/grub.d). A timer is stopped before its file is removed, and gpuhost's
+    kernel guard gives its choice back.
   - What has to follow is recorded in O(state_directory) before a file is written, and until it ran. So a run that
     follows one which died between the two makes up for it.
   - Files keep their owner. New ones, and all that are secret, get the user that runs this module.
@@ -173,7 +174,7 @@ def main() -> None:
     options = module_options.read(Options, module.params)
     chosen = [each for each in options.resources if each["if_exists"] is None or os.path.exists(each["if_exists"])]
     try:
-        effects = Effects(options.state_directory)
+        effects = Effects(module.run_command, options.state_directory)
         found = file.apply([each for resource in chosen for each in wanted(resource)], effects, module.check_mode)
     except (OSError, ValueError) as error:
         module.fail_json(msg=str(error))
@@ -187,7 +188,7 @@ def main() -> None:
         for path, states in found.items()
     ]
     if not module.check_mode:
-        failed = effects.run(module.run_command)
+        failed = effects.run()
         if failed:
             module.fail_json(msg="The files are written, but %s" % "; ".join(failed), changed=bool(found))
     module.exit_json(changed=bool(found), paths=sorted(found), diff=differences if module._diff else [])

@@ -117,7 +117,8 @@ def restore(states: dict[str, Any], effects: Effects, check: bool = False) -> li
     """Restore files and links to {path: state}; return the paths that differed.
 
     A path that was or is a directory is left alone, see `remove_directories`, and so is a secret without a recorded
-    content. What has to follow is added to `effects` first. `check`: report, change nothing.
+    content. What has to follow is added to `effects` first, which runs what comes before a removal. `check`: report,
+    change nothing.
     """
     changed = []
     for path, before in sorted(states.items()):
@@ -126,7 +127,7 @@ def restore(states: dict[str, Any], effects: Effects, check: bool = False) -> li
         if is_restorable and now != before and DIRECTORY not in ((before or {}).get("kind"), (now or {}).get("kind")):
             changed.append(path)
     if not check:
-        effects.add(changed)
+        effects.begin(changed, [path for path in changed if states[path] is None])
         for path in changed:
             write(path, states[path])
     return changed
@@ -213,7 +214,10 @@ def apply(wanted: Iterable[Wanted], effects: Effects, check: bool = False) -> di
     if mistakes:
         raise ValueError("\n".join(mistakes))
     if not check:
-        effects.add(each.path for each in found if not each.is_directory)
+        files_and_links = [each for each in found if not each.is_directory]
+        effects.begin(
+            [each.path for each in files_and_links], [each.path for each in files_and_links if each.is_absent]
+        )
         for each, now in found.items():
             _apply(each, now)
     return {each.path: (now, None if each.is_directory else each.state(now)) for each, now in found.items()}

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, store
@@ -13,12 +12,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed i
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError, PackageManager
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import environment, file, kinds
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Restoration
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import LDCONFIG, UNITS, Effects
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import LDCONFIG, Effects
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result
-
-TIMER = UNITS + "gpuhost-verify.timer"  # role host_verify
-GUARD = "/usr/local/lib/gpuhost/kernel-guard"  # of kernels (role nvidia_driver), which chooses the one that GRUB boots
-
 
 _SCREEN = "driver.display_manager"
 FOUND = "found"  # a host with the driver of others, or a screen, before our first change: the baseline with our records
@@ -41,7 +36,7 @@ class Rollback:
 
     def __init__(self, directory: str, manager: PackageManager, run_command: Any, check: bool = False) -> None:
         self.directory, self.manager, self.check = directory, manager, check
-        self.work = Restoration(Host("/", command.run), run_command, Effects(directory), check)
+        self.work = Restoration(Host("/", command.run), run_command, Effects(run_command, directory), check)
 
     def restore(self, to: str, own_directories: list[str]) -> Restored | None:
         """Restore the record `to` (store.VERIFIED, PREVIOUS or BASELINE); return None where there is none.
@@ -112,11 +107,6 @@ class Rollback:
         parts = applied.restored_parts(record.get("applied"))
         kept = environment.kept(self.work.host, record["files"], [part["resources"] for part in parts.values()])
         wanted = dict(record["files"], **{path: file.capture(path) for path in kept})
-        if not self.check and wanted.get(TIMER, "not recorded") is None and os.path.exists(TIMER):
-            # Before its unit goes: a timer without one goes on, and is a failed one when it is stopped.
-            self._try(["systemctl", "stop", os.path.basename(TIMER)])
-        if not self.check and wanted.get(GUARD, "not recorded") is None and os.path.exists(GUARD):
-            self._try([GUARD, "--off"])  # else GRUB would go on with the kernel that it chose
         configuration = {**record, "files": wanted, "packages": targets}
         files = kinds.restore(configuration, self.work)
         packages = self._packages()
@@ -165,18 +155,10 @@ class Rollback:
         self.work.warnings += self.manager.warnings
         return changes
 
-    def _try(self, argv: list[str]) -> None:
-        try:
-            self.work.run(argv)
-        except ValueError as error:
-            self.work.warnings.append(str(error))
-
     def _refresh(self, changes: list[str]) -> None:
         """Run what has to follow the changes, and refresh the package lists where their sources changed."""
         self.work.effects.add_effects([LDCONFIG])
-        self.work.warnings += self.work.effects.run(self.work.run_command)
-        if TIMER in changes and os.path.exists(TIMER):
-            self._try(["systemctl", "start", os.path.basename(TIMER)])
+        self.work.warnings += self.work.effects.run()
         if any(change.startswith(self.manager.words.SOURCES) for change in changes):
             try:
                 failed = self.manager.update()

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import file
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
+
+
+def effects() -> Effects:
+    """Return those of files whose places have none."""
+    return Effects(Mock(side_effect=AssertionError))
 
 
 @pytest.fixture
@@ -31,19 +37,19 @@ def test_changed_files_links_and_new_files_are_restored(tree, before):
     (tree / "current").unlink()
     (tree / "current").symlink_to("environments/two")
     (tree / "absent").write_text("new with the change\n")
-    assert sorted(file.restore(before, Effects())) == sorted(before)
+    assert sorted(file.restore(before, effects())) == sorted(before)
     assert (tree / "settings").read_text() == "old\n"
     assert (tree / "settings").stat().st_mode & 0o777 == 0o640
     assert os.readlink(tree / "current") == "environments/one"
     assert not (tree / "absent").exists()
-    assert file.restore(before, Effects()) == []
+    assert file.restore(before, effects()) == []
 
 
 def test_a_link_that_became_a_file_and_a_deleted_file_are_restored(tree, before):
     (tree / "current").unlink()
     (tree / "current").write_text("no link\n")
     (tree / "settings").unlink()
-    file.restore(before, Effects())
+    file.restore(before, effects())
     assert os.readlink(tree / "current") == "environments/one"
     assert (tree / "settings").read_text() == "old\n"
 
@@ -51,13 +57,13 @@ def test_a_link_that_became_a_file_and_a_deleted_file_are_restored(tree, before)
 def test_a_directory_in_the_place_of_a_file_is_left_alone(tree, before):
     (tree / "settings").unlink()
     (tree / "settings").mkdir()
-    assert file.restore(before, Effects()) == []
+    assert file.restore(before, effects()) == []
     assert (tree / "settings").is_dir()
 
 
 def test_check_mode_reports_and_changes_nothing(tree, before):
     (tree / "settings").write_text("new\n")
-    assert file.restore(before, Effects(), check=True) == [str(tree / "settings")]
+    assert file.restore(before, effects(), check=True) == [str(tree / "settings")]
     assert (tree / "settings").read_text() == "new\n"
 
 
@@ -127,9 +133,9 @@ def test_a_file_of_another_owner_is_restored_with_it(tree, before):
         pytest.skip("only root can change the owner of a file")
     os.chown(tree / "settings", 7, 8)
     theirs = {str(tree / "settings"): file.capture(str(tree / "settings"))}
-    file.restore(before, Effects())
+    file.restore(before, effects())
     assert ((tree / "settings").stat().st_uid, (tree / "settings").stat().st_gid) == (0, 0)
-    assert file.restore(theirs, Effects()) == [str(tree / "settings")]
+    assert file.restore(theirs, effects()) == [str(tree / "settings")]
     assert ((tree / "settings").stat().st_uid, (tree / "settings").stat().st_gid) == (7, 8)
 
 
@@ -137,17 +143,17 @@ def test_what_was_a_directory_is_left_alone(tree):
     path = tree / "was a directory"
     states = {str(tree): {"kind": "folder"}, str(path): {"kind": "folder"}}
     path.write_text("a file now")
-    assert file.restore(states, Effects()) == []
+    assert file.restore(states, effects()) == []
     assert path.read_text() == "a file now"
     path.unlink()
-    assert file.restore(states, Effects()) == []
+    assert file.restore(states, effects()) == []
 
 
 def test_paths_are_restored_in_their_order(tree):
     for name in ("c", "a", "b"):
         (tree / name).write_text("")
     states = {str(tree / name): None for name in ("c", "a", "b")}
-    assert file.restore(states, Effects()) == [str(tree / name) for name in ("a", "b", "c")]
+    assert file.restore(states, effects()) == [str(tree / name) for name in ("a", "b", "c")]
 
 
 def test_the_captured_states_have_the_form_of_the_records(tree):
@@ -235,11 +241,11 @@ def test_what_a_role_wants_at_a_path(tmp_path, before, wanted, after):
     path = tmp_path / "a"
     put(path, before)
     each = [file.Wanted(str(path), **wanted)]
-    assert bool(file.apply(each, Effects(), check=True)) == (after is not None)
+    assert bool(file.apply(each, effects(), check=True)) == (after is not None)
     assert there(path) == before, "check mode"
-    assert list(file.apply(each, Effects())) == ([] if after is None else [str(path)])
+    assert list(file.apply(each, effects())) == ([] if after is None else [str(path)])
     assert there(path) == (before if after is None else after or None)
-    assert file.apply(each, Effects()) == {}
+    assert file.apply(each, effects()) == {}
 
 
 def test_a_directory_goes_with_the_last_of_its_files_and_stays_with_anothers(tmp_path):
@@ -249,7 +255,7 @@ def test_a_directory_goes_with_the_last_of_its_files_and_stays_with_anothers(tmp
     for name in ("a/one", "b/one", "b/theirs"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    found = file.apply([gone("a"), gone("a/one"), gone("b/one"), gone("b")], Effects())
+    found = file.apply([gone("a"), gone("a/one"), gone("b/one"), gone("b")], effects())
     assert list(found) == [str(tmp_path / name) for name in ("a/one", "b/one", "a")]
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["b", "b/theirs"]
 
@@ -257,7 +263,7 @@ def test_a_directory_goes_with_the_last_of_its_files_and_stays_with_anothers(tmp
 def test_a_link_to_a_directory_is_the_directory(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "a").symlink_to("real")
-    assert file.apply([file.Wanted(str(tmp_path / "a"))], Effects()) == {}
+    assert file.apply([file.Wanted(str(tmp_path / "a"))], effects()) == {}
 
 
 def test_all_that_is_in_the_way_is_named_before_anything_is_written(tmp_path):
@@ -265,7 +271,7 @@ def test_all_that_is_in_the_way_is_named_before_anything_is_written(tmp_path):
     (tmp_path / "b").write_text("x")
     wanted = [file.Wanted(str(tmp_path / "new"), b""), file.Wanted(str(tmp_path / "a"), b"")]
     with pytest.raises(ValueError, match="move it away") as failure:
-        file.apply([*wanted, file.Wanted(str(tmp_path / "b"))], Effects())
+        file.apply([*wanted, file.Wanted(str(tmp_path / "b"))], effects())
     assert str(failure.value).replace(str(tmp_path), "").splitlines() == [
         "/a is a directory, expected a file or link: move it away",
         "/b is a file or link, expected a directory: move it away",
@@ -279,7 +285,7 @@ def test_a_file_keeps_its_owner_unless_one_is_wanted(tmp_path, owner, expected):
     (tmp_path / "a").chmod(0o600)
     os.chown(tmp_path / "a", 1, 2)
     wanted = [file.Wanted(str(tmp_path / "a"), b"new", mode=0o600, owner=owner)]
-    assert bool(file.apply(wanted, Effects())) == (owner is not None)
+    assert bool(file.apply(wanted, effects())) == (owner is not None)
     assert ((tmp_path / "a").stat().st_uid, (tmp_path / "a").stat().st_gid) == expected
 
 

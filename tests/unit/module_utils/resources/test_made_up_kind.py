@@ -191,9 +191,9 @@ def test_a_run_repairs_it_by_writing_what_was_applied(changes: Changes, kind: Li
     changes.change("linker directory")
     assert list(differences(changes.directory)["part"]["damage"]) == [NAME]
     applied.begin(changes.directory, {"part": "f"})
-    work = Restoration(recording.HOST, changes, Effects(changes.directory), check=False)
+    work = Restoration(recording.HOST, changes, Effects(changes, changes.directory), check=False)
     assert kind.write(work, part["resources"][kind.name]) == [NAME]
-    assert work.effects.run(changes) == []
+    assert work.effects.run() == []
     recording.record_applied(changes.directory, {"part": part})
     assert (changes.state(), differences(changes.directory)["part"]["changed"]) == (changes.verified, [])
 
@@ -207,7 +207,7 @@ def test_a_rollback_that_is_killed_before_what_follows_is_made_up_for(changes: C
     changes.kill_before = None
     assert changes.restore() == []
     assert changes.packages.run("ldconfig") == [["ldconfig"]]
-    assert Effects(changes.directory).waiting == []
+    assert Effects(changes, changes.directory).waiting == []
     changes.restore()
     assert changes.packages.run("ldconfig") == []
 

@@ -257,10 +257,10 @@ def test_a_failed_alternative_is_recorded(changed, snapshot):
 def test_a_failed_ldconfig_is_a_warning_and_the_next_run_makes_up_for_it(changed):
     changed.packages.failing = {"ldconfig": "no space left"}
     assert changed.restore().warnings == ["`ldconfig` failed with status 100: no space left"]
-    assert Effects(str(changed.directory)).waiting == ["ldconfig"]
+    assert Effects(changed.packages, str(changed.directory)).waiting == ["ldconfig"]
     changed.packages.failing = {}
     changed.restore()
-    assert Effects(str(changed.directory)).waiting == []
+    assert Effects(changed.packages, str(changed.directory)).waiting == []
 
 
 def test_files_are_restored_before_packages_and_alternatives_after_them(changed):
@@ -406,7 +406,7 @@ def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tm
     """Before that, a guard that goes gives its choice back, else GRUB would boot the kernel that it chose."""
     script, unit = tmp_path / "grub.d/07_gpuhost", tmp_path / "system/gpuhost-kernel-guard.service"
     guard = tmp_path / "lib/kernel-guard"
-    monkeypatch.setattr(rollback, "GUARD", str(guard))
+    monkeypatch.setattr(effects, "GUARD", str(guard))
     places(monkeypatch, tmp_path)
     assert changed.restore().warnings == []
     assert ["update-grub"] not in changed.packages.commands
@@ -422,26 +422,6 @@ def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tm
     given_back = changed.packages.commands.index([str(guard), "--off"])
     assert given_back < changed.packages.commands.index(["update-grub"])
     assert not guard.exists()
-
-
-@pytest.mark.parametrize(("is_recorded", "verb"), [(True, "start"), (False, "stop")])
-def test_a_timer_whose_unit_was_restored_is_started_or_stopped(changed, tmp_path, monkeypatch, is_recorded, verb):
-    """systemd goes on with a timer whose unit is gone, and does not start one whose unit came back."""
-    timer = tmp_path / "system/gpuhost-verify.timer"
-    timer.parent.mkdir()
-    monkeypatch.setattr(rollback, "TIMER", str(timer))
-    places(monkeypatch, tmp_path)
-    content = {"kind": "file", "content": "", "mode": 0o644, "uid": os.getuid(), "gid": os.getgid()}
-    if not is_recorded:
-        timer.write_text("x\n")
-    changed.record["files"] |= {str(timer): content if is_recorded else None}
-    store.write(str(changed.directory), store.VERIFIED, changed.record)
-    assert changed.restore().warnings == []
-    units = [words[1:] for words in changed.packages.commands if words[0] == "systemctl"]
-    # Without its unit a timer goes on; stopped after a reload, which packages do, too, it is a failed one.
-    reload = [["daemon-reload"], ["try-restart", "gpuhost-verify.timer"]]
-    change = [[verb, "gpuhost-verify.timer"]]
-    assert units == (reload + change if is_recorded else change + reload)
 
 
 def test_check_mode_writes_no_record_and_removes_no_directory(changed, tmp_path):
