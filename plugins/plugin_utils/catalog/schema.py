@@ -1112,7 +1112,7 @@ class Distro:
 
     A file with members is a family of distributions, of which each member is a distribution release of its own in the
     catalog. dist: the release in the versions of rpm packages. planned_only: why this release of gpuhost installs
-    nothing on a host of it where SELinux is enforcing. file: the id in the file, of a member. dkms_repositories,
+    nothing on a host of it where SELinux is enforcing. file: the id in the file, of a member. name, dkms_repositories,
     same_repositories, enable: those of the member.
     """
 
@@ -1137,6 +1137,7 @@ class Distro:
     planned_only: str = ""
     file: str = ""
     members: tuple[Member, ...] = ()
+    name: str = ""
     dkms_repositories: tuple[str, ...] = ()
     same_repositories: tuple[str, ...] = ()
     enable: str = ""
@@ -1152,6 +1153,7 @@ class Distro:
             file=self.id,
             os_release=dataclasses.replace(self.os_release, id=member.id),
             distro_drivers=(*self.distro_drivers, *member.distro_drivers),
+            name=member.name,
             dkms_repositories=member.dkms_repositories,
             same_repositories=member.same_repositories,
             enable=member.enable,

@@ -63,19 +63,6 @@ class UsageError(Exception):
         self.mistakes = mistakes
 
 
-def _distribution(catalog: Catalog, text: str) -> str | None:
-    """Return the distribution release that is written in another way, such as ubuntu24.04 or noble."""
-    if text in catalog.distros:
-        return None
-
-    def plain(name: str) -> str:
-        return re.sub(r"[^a-z0-9]", "", name.lower())
-
-    return next(
-        (d.id for d in catalog.distros.values() if plain(text) in (plain(d.id), plain(d.os_release.codename))), None
-    )
-
-
 def _request(pairs: Sequence[str], catalog: Catalog, mistakes: list[str]) -> Reading:
     """Return the request of the options; adds what is wrong with them to the mistakes."""
     given: dict[str, str] = {}
@@ -185,7 +172,7 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
         mistakes.append(
             f"--distro is missing; one of {', '.join(catalog.distros)} (or --probe FILE, a host's probe.json)"
         )
-    elif meant := _distribution(catalog, distributions.of_text(catalog, arguments.distro)[0]):
+    elif meant := distributions.meant(catalog, distributions.of_text(catalog, arguments.distro)[0]):
         mistakes.append(f"--distro {arguments.distro!r}; did you mean {meant}?")
     known = catalog.cpu.known_architectures
     if arguments.arch not in (None, *known):

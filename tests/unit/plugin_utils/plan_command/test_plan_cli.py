@@ -134,7 +134,13 @@ def test_a_described_device_that_is_unknown_has_no_address():
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"), [("noble", "ubuntu-24.04"), ("Ubuntu 24.04", "ubuntu-24.04"), ("debian12", "debian-12")]
+    ("text", "meant"),
+    [
+        ("noble", "ubuntu-24.04"),
+        ("Ubuntu 24.04", "ubuntu-24.04"),
+        ("debian12", "debian-12"),
+        ("debian-12.5", "debian-12"),
+    ],
 )
 def test_another_spelling_of_a_distribution(text, meant):
     status, _out, err = run("--distro", text, "--gpu", "T4")
