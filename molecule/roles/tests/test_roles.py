@@ -16,6 +16,7 @@ SOURCE = "/etc/apt/sources.list.d/nvidia-cuda.sources"
 # What NVIDIA's repository for Debian 12 calls the packages of the examples' versions.
 PACKAGES = {
     "nvidia_driver": ["nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-open-dkms=580.126.16-1"],
+    "fabric": ["nvidia-fabricmanager=580.126.16-1", "libnvidia-nscq=580.126.16-1"],
     "cuda_toolkit": ["cuda-toolkit-13-0=13.0.2-1"],
     "cudnn": [
         "libcudnn9-cuda-13=9.28.0.42-1",
@@ -86,6 +87,13 @@ def test_nvidia_driver_is_the_requested_branch_although_a_newer_one_exists(on):
     version = host.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout.strip()
     assert version == given("nvidia_driver")["nvidia_driver_version"]
     assert "595." in host.run_expect([0], "apt-cache madison nvidia-driver-cuda").stdout
+
+
+def test_fabric_has_the_version_of_the_driver_and_runs(on):
+    host = on("nvidia-driver")
+    assert_installed_and_held(host, PACKAGES["fabric"])
+    service = host.service("nvidia-fabricmanager")
+    assert (service.is_enabled, service.is_running) == (True, True)
 
 
 @pytest.mark.parametrize("name", ["nvidia-driver", "cuda-toolkit", "cudnn", "nccl"])
