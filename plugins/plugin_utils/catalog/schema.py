@@ -781,6 +781,7 @@ class PackagesFile:
     graphics: tuple[str, ...]
     leading: dict[str, str]
     kernel_modules: str
+    signed_modules: str
     kernel_tools: tuple[str, ...]
     dkms_with_keys: str
     module_compressors: dict[str, str]

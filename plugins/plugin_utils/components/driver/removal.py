@@ -106,10 +106,14 @@ def _flavour(name: str) -> str:
 
 def _conflicts(name: str, planned: DriverComponent, names: set[str], catalog: Catalog) -> bool:
     """Return whether a package's name alone shows that it cannot stay beside the planned ones."""
+    is_signed = bool(re.fullmatch(catalog.packages.signed_modules, name))
+    if planned.module_source == "dkms" and is_signed:
+        return True
     if planned.module_source != "dkms":
         if _builds_modules(name, catalog):  # DKMS's modules are loaded before prebuilt ones
             return True
-        if fnmatch.fnmatchcase(name, catalog.packages.prebuilt_modules) and _flavour(name) != planned.kernel_modules:
+        is_prebuilt = is_signed or fnmatch.fnmatchcase(name, catalog.packages.prebuilt_modules)
+        if is_prebuilt and _flavour(name) != planned.kernel_modules:
             return True  # depmod would select one of them, whichever it is
     if _builds_modules(name, catalog):
         is_planned = any(_builds_modules(other, catalog) for other in names)

@@ -63,7 +63,8 @@ def installed(context: ResolveContext) -> KeptDriver | None:
         return KeptDriver(found.version, branch, loaded or "proprietary", found.package, RUNFILE, False, True)
     rule, present = context.catalog.packages, driver_sets.installed(context)
     built = [name for name in present if re.fullmatch(rule.kernel_modules, name)]
-    prebuilt = [name for name in present if fnmatch.fnmatchcase(name, rule.prebuilt_modules)]
+    is_prebuilt = re.compile(f"{fnmatch.translate(rule.prebuilt_modules)}|{rule.signed_modules}").fullmatch
+    prebuilt = [name for name in present if is_prebuilt(name)]
     flavour = "open" if any("open" in name.split("-") for name in built or prebuilt) else "proprietary"
     rules = (rule for rule in context.catalog.driver.packages if rule.family == context.distro.family)
     revisions = {rule.revision.format(dist=context.distro.dist) for rule in rules}
