@@ -1051,7 +1051,8 @@ class DistroDriver(DriverSets):
     version: the newest there; None where it is the newest that driver.yml has for the family's archives. prebuilt: the
     name under which the archive has the compute set with modules that the distribution has built and signed.
     signed: where the set has none for DKMS, the packages with such modules, which follow updates of the kernel.
-    repositories: where the set is, which must be enabled; first_release: the minor release from which on it is there.
+    repositories: where the set is, which must be enabled, and by what command; first_release: the minor release from
+    which on it is there.
     """
 
     branch: str
@@ -1061,6 +1062,7 @@ class DistroDriver(DriverSets):
     prebuilt: str | None = None
     signed: tuple[str, ...] = ()
     repositories: tuple[str, ...] = ()
+    enable: str = ""
     first_release: str | None = None
     cpu_architectures: tuple[str, ...] | None = None
 

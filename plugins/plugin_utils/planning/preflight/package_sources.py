@@ -52,11 +52,13 @@ def check_enabled(context: Context, findings: Findings) -> None:
     distro = load_catalog().distros[context.plan.distribution]
     missing = [name for name in driver.repositories or () if not _is_among(name, enabled, distro.same_repositories)]
     if missing:
+        signed = next((e for e in distro.distro_drivers if e.signed and e.signed == driver.module_metas), None)
+        needed = "driver and signed modules are" if signed else "driver's modules are built by DKMS, which is"
         REPOSITORY_DISABLED.add_problem(
             findings,
             f"{', '.join(missing)}: not enabled on this host (enabled are {', '.join(enabled) or 'none'}), and the "
-            "driver's kernel modules are built by DKMS, which is there",
-            f"type: {distro.enable.format(architecture=context.probe.architecture)}",
+            f"{needed} there",
+            f"type: {(signed or distro).enable.format(architecture=context.probe.architecture)}",
         )
 
 
