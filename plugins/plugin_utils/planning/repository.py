@@ -12,6 +12,8 @@ _APT = {
     "login": "in a file in /etc/apt/apt.conf.d that only root can read (Acquire::http::Proxy "
     '"http://USER:PASSWORD@PROXY:PORT";)',
     "authority": "/usr/local/share/ca-certificates/NAME.crt and run update-ca-certificates",
+    "unsigned": "no repository",
+    "signed": "InRelease",
     "show": "`/usr/lib/apt/apt-helper download-file URL/InRelease /tmp/InRelease`",
 }
 _DNF = {
@@ -19,10 +21,12 @@ _DNF = {
     "proxy": "proxy= in /etc/dnf/dnf.conf",
     "login": "in /etc/dnf/dnf.conf (proxy_username= and proxy_password=; chmod 0600)",
     "authority": "/etc/pki/ca-trust/source/anchors/NAME.crt and run update-ca-trust",
+    "unsigned": "nothing",
+    "signed": "the packages, and repodata/repomd.xml.asc for repo_gpgcheck=1 in /etc/dnf/dnf.conf,",
     "show": "`curl --head --location URL/repodata/repomd.xml`",
 }
 # On Enterprise Linux, curl downloads what dnf does not.
-_IS_OF_DNF = re.compile(r"\bdnf\b|\b[Cc]url\b")
+_IS_OF_DNF = re.compile(r"\bdnf\b|\b[Cc]url\b|repomd\.xml|\.rpm\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +82,8 @@ CAUSES = (
     ),
     Cause(
         r"not signed|NO_PUBKEY|signature",
-        "{manager} accepts no repository without a signature; a portal or proxy may answer in place of the server",
-        "open the address in a browser from that network; a mirror must serve InRelease as NVIDIA signed it, or its "
+        "{manager} accepts {unsigned} without a signature; a portal or proxy may answer in place of the server",
+        "open the address in a browser from that network; a mirror must serve {signed} as NVIDIA signed it, or its "
         "own with gpu_stack_repository_key_url",
     ),
     Cause(
@@ -111,8 +115,10 @@ OTHER = Cause(
 )
 
 
-# What apt and dnf print of a file that they could not download.
-_DOWNLOAD = re.compile(r"^(?:E: Failed to fetch|Err:\d|.*(?:Cannot|Failed to) download) ?.*$", re.MULTILINE)
+# What apt and dnf print of a file that they could not download, or that has no signature.
+_DOWNLOAD = re.compile(
+    r"^(?:E: Failed to fetch|Err:\d|.*(?:Cannot|Failed to) download|.*\.rpm is not signed) ?.*$", re.MULTILINE
+)
 
 
 def cause(error: str, output: str = "") -> Cause:

@@ -277,6 +277,7 @@ class Host:
         repo = base.repos.add_new_repo("gpuhost-planned", base.conf, baseurl=[request["url"]])
         repo.username, repo.password = request["user"], request["password"]
         repo.skip_if_unavailable = False
+        repo.repo_gpgcheck = False  # which needs the key; what is installed is checked as the host's settings say
         self.base.fill_sack(load_system_repo=False)
         query = base.sack.query(flags=self.hawkey.IGNORE_EXCLUDES).filter(reponame=repo.id, arch=list(self.native))
         met: Dict[str, Any] = {}

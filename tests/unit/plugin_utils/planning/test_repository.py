@@ -219,3 +219,26 @@ def test_what_dnf_prints_has_remedies_for_dnf(error: str, meaning: str, remedy: 
     found = repository.cause(error)
     assert meaning in found.meaning
     assert remedy in found.remedy
+
+
+# CIS' rule that sets repo_gpgcheck (ansible-lockdown/RHEL8-CIS) on a public host; NVIDIA/nvidia-docker#1403;
+# negativo17/nvidia-driver#160.
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Failed to download metadata for repo 'epel': GPG verification is enabled, but GPG signature is not available. "
+        "This may be an error or the repository does not support GPG verification: Status code: 404 for "
+        "http://mirrors.upr.edu/epel/8/Everything/x86_64/repodata/repomd.xml.asc (IP: 136.145.244.40)",
+        "Error: Failed to download metadata for repo 'nvidia-docker': repomd.xml GPG signature verification error: Bad "
+        "GPG signature",
+        "Package nvidia-driver-cuda-560.35.03-2.fc40.x86_64.rpm is not signed\nError: GPG check FAILED",
+    ],
+    ids=["no signature", "bad signature", "package"],
+)
+def test_what_dnf_refuses_without_a_signature_has_a_remedy_for_dnf(error: str) -> None:
+    found = repository.failed_download(error)
+    assert found is not None
+    assert found[0] == error.partition("\n")[0]
+    assert "dnf accepts nothing without a signature" in found[1].meaning
+    assert "repodata/repomd.xml.asc" in found[1].remedy
+    assert "InRelease" not in found[1].remedy

@@ -49,6 +49,13 @@ def test_what_nvidias_repository_offers(host: RealDnf, el9: str) -> None:
     assert size.download_kib >= len(size.includes) * alone.download_kib
 
 
+def test_a_host_that_asks_for_signed_metadata_reads_what_is_offered(host: RealDnf, el9: str) -> None:
+    """As CIS' benchmarks set it: the key comes with the repository's own file, and dnf checks what is installed."""
+    settings = host.root / "etc/dnf/dnf.conf"
+    settings.write_text(settings.read_text().replace("[main]\n", "[main]\nrepo_gpgcheck=1\n"))
+    assert lists(host).repository(el9, GLOBS, "nvidia-.*", "x86_64", check=True).error is None
+
+
 PARTS = {"nvidia-driver-cuda-libs", "nvidia-kmod-common", "nvidia-persistenced"}
 
 
