@@ -110,7 +110,8 @@ def link(path: str, target: str) -> None:
 def _replace(path: str, create: Callable[[str], None]) -> None:
     """Create a file beside `path`, rename it to `path` and sync the directory, or a power loss may undo the rename.
 
-    Its name is this process's own, so that two runs write the file one after the other. Raise NoSpaceError.
+    Its name is this process's own, so that two runs write the file one after the other. SELinux gives it the type of
+    the directory, which is that of what roles write (docs/dev/testing.md). Raise NoSpaceError.
     """
     new = "%s.%d%s" % (path, os.getpid(), NEW)
     try:

@@ -490,3 +490,10 @@ def test_the_guard_runs_where_the_module_does_not_load():
     """It is there for that; "-" has systemd go on after a command that fails (systemd.service(5))."""
     unit = (FILES / "gpuhost-kernel-guard.service").read_text()
     assert re.findall(r"^ExecStartPre=(.).*modprobe", unit, re.M) == ["-"]
+
+
+def test_selinux_lets_systemd_start_the_guard():
+    """A script below /usr/lib is no program for systemd, its interpreter is: SELinuxProject/selinux#492."""
+    unit = (FILES / "gpuhost-kernel-guard.service").read_text()
+    programs = re.findall(r"^Exec\w+=-?(\S+)", unit, re.M)
+    assert all(re.fullmatch(r"/(usr/(local/)?)?s?bin/\w+", program) for program in programs), programs
