@@ -261,6 +261,9 @@ class PackageManager(Protocol):
     def metapackages(self, names: Sequence[str]) -> List[str]:
         """Return those of the installed packages `names` that own no file but their documentation."""
 
+    def is_provided(self, name: str) -> bool:
+        """Return whether an installed package of another name provides this one."""
+
     def unmet(self) -> UnmetDependencies:
         """Return the packages whose dependencies are not met; takes no lock."""
 

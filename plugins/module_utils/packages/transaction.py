@@ -181,6 +181,8 @@ class Transaction:
         """Return the installed packages and what remains to do for the request."""
         packages = self.manager.packages()
         unmet = decisions.unmet([*self.request.wanted, *self._parts(packages)], packages)
+        provided = [p for p in self.request.helpers if p.name not in packages and self.manager.is_provided(p.name)]
+        unmet = [package for package in unmet if package not in provided]
         unheld = self._unheld(packages)
         return PackageState(packages, unmet, self._obsolete(packages), unheld, self._damaged(packages, unmet))
 

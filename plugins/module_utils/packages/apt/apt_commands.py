@@ -201,6 +201,10 @@ class Apt(PackageManager):
             name for name in names if not any(map(self._is_used, self.run(["dpkg-query", "-L", name]).splitlines()))
         ]
 
+    def is_provided(self, name: str) -> bool:
+        """Return False: no plan has a virtual package of Debian's or Ubuntu's."""
+        return False
+
     def _is_used(self, path: str) -> bool:
         """Return whether a path of a package is a file that somebody may use."""
         return not path.startswith("/usr/share/doc/") and not os.path.isdir(files.under(self.root, path))

@@ -156,6 +156,10 @@ class Dnf(PackageManager):
         """Return those of the installed packages `names` that own no file but their documentation."""
         return [name for name in names if not any(map(self._is_used, self.database.files(name)))]
 
+    def is_provided(self, name: str) -> bool:
+        """Return whether an installed package provides a name, as Red Hat's of one kernel do kmod-nvidia-open."""
+        return self.database.provides(name)
+
     def _is_used(self, path: str) -> bool:
         """Return whether a path of a package is a file that somebody may use."""
         of_none = ("/usr/share/doc/", "/usr/share/licenses/")

@@ -162,6 +162,10 @@ class RpmDatabase(PackageDatabase):
         """Return {row: name without architecture or version} of the installed packages."""
         return {row.row: row.name for row in self._rows()}
 
+    def provides(self, name: str) -> bool:
+        """Return whether an installed package has or provides a name."""
+        return bool(self._select("SELECT 1 FROM Providename WHERE key = ? LIMIT 1", name))
+
     def has_file_lists(self) -> bool:
         """Return whether there is a list of files of any package."""
         return bool(list(self._select("SELECT 1 FROM Basenames LIMIT 1")))

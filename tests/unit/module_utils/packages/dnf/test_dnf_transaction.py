@@ -9,8 +9,10 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import port, restore, transaction
 
+from tests.unit.module_utils import real_dnf
 from tests.unit.module_utils.packages.dnf.conftest import NEW, NEWER, OLD, PLUGIN, driver, repository, request, streams
 from tests.unit.module_utils.real_dnf import SETTINGS, RealDnf, needs_dnf
+from tests.unit.module_utils.simulated_packages import parse
 
 pytestmark = needs_dnf
 BROKEN = "broken-script=1-1.el9"
@@ -272,3 +274,16 @@ def test_what_was_installed_as_a_dependency_is_known_and_changed(with_driver: Re
     host.dnf().mark("manual", ["nvidia-persistenced"])
     assert "vim-minimal" in host.dnf().automatic()
     assert "nvidia-persistenced" not in host.dnf().automatic()
+
+
+def test_a_helper_may_be_a_name_that_another_package_provides(host: RealDnf, tmp_path: Path) -> None:
+    """As Red Hat's kmod-nvidia-open is, of a package for each kernel: precompiled-kmod's DISTROS.md, mizdebsk/radii."""
+    specs = driver(NEW)
+    del specs["nvidia-open"], specs["kmod-nvidia-open-dkms"]
+    provides = [f"nvidia-kmod = 3:{NEW}", f"kmod-nvidia-open = {NEW}"]
+    specs[f"kmod-nvidia-open-{NEW}-5.14.0-1"] = {"version": NEW, "provides": provides}
+    host.baseurl(repository(real_dnf.build(tmp_path, "3.el10_1", specs), tmp_path / "r"))
+    wanted = request(NEW)._replace(packages=parse("nvidia-driver-cuda"), helpers=parse("kmod-nvidia-open"))
+    host.run_transaction(wanted)
+    assert f"kmod-nvidia-open-{NEW}-5.14.0-1 {NEW}-3.el10_1" in host.shown()
+    assert host.run_transaction(wanted).changes == []
