@@ -102,11 +102,11 @@ def test_dist_upgrade_changes_no_part_of_the_stack(on, name):
     with host.sudo():
         simulated = host.run_expect([0], "apt-get --simulate dist-upgrade").stdout
     assert [line for line in simulated.splitlines() if "NVIDIA CUDA" in line] == []
-    # The repository has a newer NCCL, which would be installed without the hold.
+    # The repository has a newer NCCL and Fabric Manager, which would be installed without the hold.
     with host.sudo():
         simulated = host.run_expect([0], "apt-get --simulate --ignore-hold dist-upgrade").stdout
     upgraded = [line for line in simulated.splitlines() if line.startswith("Inst") and "NVIDIA CUDA" in line]
-    assert bool(upgraded) == (name == "nccl")
+    assert bool(upgraded) == (name in ("nvidia-driver", "nccl"))
 
 
 def test_cuda_toolkit_is_the_default_and_compiles(on):
