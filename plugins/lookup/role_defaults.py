@@ -19,7 +19,8 @@ options:
     description:
       - V(repository), or a component (V(driver), V(cuda), V(cudnn) or V(nccl)) and its version or a prefix of one.
       - An empty version returns an empty dictionary.
-      - V(python_packages) and a Python such as C(3.12) are the names of the packages that its environments need.
+      - V(python_packages) and a Python such as C(3.12) are the names of the packages that its environments need,
+        V(build_packages) and a Python those that PyTorch's Triton compiles with.
     required: true
   kernel_modules:
     description: The flavour of the driver's kernel modules; V(auto) takes the open ones if the branch has them.
@@ -61,6 +62,8 @@ from ansible.plugins.lookup import LookupBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import role_defaults
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
 
+PACKAGES = {"python_packages": role_defaults.python_packages, "build_packages": role_defaults.build_packages}
+
 
 def look_up(terms: list[Any], facts: dict[str, Any], **options: str) -> list[Any]:
     """Return the facts in a list; raise AnsibleLookupError for terms or versions that cannot be found."""
@@ -69,8 +72,8 @@ def look_up(terms: list[Any], facts: dict[str, Any], **options: str) -> list[Any
             return [role_defaults.repository(facts)]
         if len(terms) != 2:
             raise ValueError(f"expected 'repository', or a component and its version; found {len(terms)} terms")
-        if terms[0] == "python_packages":
-            return [role_defaults.python_packages(facts, str(terms[1]))]
+        if terms[0] in PACKAGES:
+            return [PACKAGES[terms[0]](facts, str(terms[1]))]
         return [role_defaults.component(facts, *terms, **options)]
     except (CatalogError, ValueError) as error:
         raise AnsibleLookupError(f"gpuhost.stack.role_defaults: {error}") from error

@@ -66,6 +66,15 @@ def python_packages(facts: Mapping[str, Any], python: str) -> list[str]:
     return facts_of_catalog.python_packages(load_catalog().distros[distribution(facts)], python)
 
 
+def build_packages(facts: Mapping[str, Any], python: str) -> list[str]:
+    """Return the packages that PyTorch's Triton compiles with; python: such as 3.12, empty for the host's python3."""
+    catalog, name = load_catalog(), distribution(facts)
+    distro = catalog.distros[name]
+    packaged = python in ("", *distro.python.available)
+    compiler, headers = facts_of_catalog.triton_packages(catalog, distro.family, python or "3", packaged)
+    return [*compiler, *headers]
+
+
 def component(
     facts: Mapping[str, Any],
     name: str,

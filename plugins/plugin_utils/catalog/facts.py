@@ -47,14 +47,15 @@ def repositories(catalog: Catalog, base_url: str | None = None) -> dict[str, dic
 
 
 def triton_packages(
-    catalog: Catalog, family: str, version: str, python: str, packaged: bool
+    catalog: Catalog, family: str, python: str, packaged: bool, version: str | None = None
 ) -> tuple[tuple[str, ...], ...]:
-    """Return a PyTorch release's packages of a compiler and of Python's headers; none if it compiles nothing on hosts.
+    """Return the packages of a compiler and of Python's headers; none for a PyTorch that compiles nothing on hosts.
 
-    packaged: whether that Python is the distribution's; no other one's headers are in the archive.
+    packaged: whether that Python is the distribution's; no other one's headers are in the archive. version: None for
+    what any release compiles with where users ask for it.
     """
     triton = catalog.pytorch.triton
-    if triton is None or not versions.satisfies(version, triton.releases):
+    if triton is None or (version is not None and not versions.satisfies(version, triton.releases)):
         return (), ()
     names = next(row for row in triton.packages if family in row.families)
     return names.compiler, (names.headers.format(python=python),) if packaged else ()

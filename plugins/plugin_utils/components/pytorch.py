@@ -115,7 +115,7 @@ def _pytorch_candidate(
     problems = (*unserved, *_pytorch_gpu_problems(context, release, build))
     requirements, index = locks.pytorch_requirements(context.catalog, release, build)
     packaged = lock.python in context.distro.python.available and lock.python not in context.host.own_pythons
-    packages = triton_packages(context.catalog, context.distro.family, release.version, lock.python, packaged)
+    packages = triton_packages(context.catalog, context.distro.family, lock.python, packaged, release.version)
     component = PytorchComponent(
         release.version, lock.python, versions.series(build.cuda), requirements, lock.file, index, *packages
     )

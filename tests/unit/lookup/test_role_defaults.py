@@ -18,6 +18,22 @@ def test_facts_of_the_host_choose_the_packages():
 
 
 @pytest.mark.parametrize(
+    ("distribution", "python", "packages"),
+    [
+        ("Debian", "", ["gcc", "libc6-dev", "python3-dev"]),
+        ("Debian", "3.11", ["gcc", "libc6-dev", "python3.11-dev"]),
+        ("Debian", "3.13", ["gcc", "libc6-dev"]),  # which uv downloads with its headers
+        ("Rocky", "", ["gcc", "glibc-devel", "python3-devel"]),
+        ("Rocky", "3.12", ["gcc", "glibc-devel", "python3.12-devel"]),
+    ],
+)
+def test_what_pytorch_compiles_with_has_the_distributions_names(distribution, python, packages):
+    version = {"Debian": "12", "Rocky": "9"}[distribution]
+    facts = {**FACTS, "distribution": distribution, "distribution_version": version}
+    assert look_up(["build_packages", python], {**facts, "distribution_major_version": version}) == [packages]
+
+
+@pytest.mark.parametrize(
     ("terms", "message"),
     [(["driver"], "found 1 terms"), (["driver", "7777"], "role_defaults: there is no NVIDIA driver 7777")],
 )
