@@ -37,6 +37,7 @@ NOT_APPLICABLE = {
 }
 # What runs on the shapes alone: a tier.
 SHAPE_CELLS = [(shape, scenario) for shape in SHAPES for scenario in ("el_shape", "enterprise_linux")]
+SHAPE_CELLS += [("el-9", "roles")]
 CELLS = [(d, s) for d in DISTRIBUTIONS for s in SCENARIOS if (d, s) not in NOT_APPLICABLE]
 
 # The tasks of `default` that run on Debian 12 and not on the shapes, and why.

@@ -46,6 +46,14 @@ class Packages(ABC):
     def held(self) -> set[str]:
         """Return the names of the packages that are held."""
 
+    @abstractmethod
+    def candidate(self, name: str) -> str:
+        """Return the version of a package that would be installed, "" where none would."""
+
+    @abstractmethod
+    def files(self, name: str) -> list[str]:
+        """Return the paths of an installed package."""
+
     def reached(self, step: str) -> str:
         """Return the command whose output changes with a step that the package manager logs, else `progress`."""
         return self.progress
@@ -112,6 +120,13 @@ class Apt(Packages):
     def held(self) -> set[str]:
         return set(self.host.run_expect([0], "apt-mark showhold").stdout.split())
 
+    def candidate(self, name: str) -> str:
+        found = re.search(r"^ +Candidate: (.+)$", self._run(f"apt-cache policy {name}"), re.MULTILINE)
+        return "" if found is None or found.group(1) == "(none)" else found.group(1)
+
+    def files(self, name: str) -> list[str]:
+        return self._run(f"dpkg -L {name}").splitlines()
+
     def reached(self, step: str) -> str:
         return f"grep -c '{step}' /var/log/dpkg.log || true"
 
@@ -167,6 +182,12 @@ class Dnf(Packages):
     def held(self) -> set[str]:
         lines = self.host.run_expect([0], "dnf --quiet versionlock list").stdout.split()
         return {self.parse(line)[0] for line in lines}
+
+    def candidate(self, name: str) -> str:
+        return self._run(f"dnf --quiet repoquery --latest-limit=1 --qf '%{{version}}-%{{release}}' {name}").strip()
+
+    def files(self, name: str) -> list[str]:
+        return self._run(f"rpm -ql {name}").splitlines()
 
     def downgrade(self, *names: str) -> None:
         before = self.versions(names[0])

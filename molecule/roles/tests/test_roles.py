@@ -9,22 +9,39 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 
+from tests import packages
+from tests.distributions import MANAGER
+
 PROJECT = Path(__file__).resolve().parents[3]
 EXAMPLES = PROJECT / "playbooks" / "examples"
 ROLES = PROJECT / "roles"
 SOURCE = "/etc/apt/sources.list.d/nvidia-cuda.sources"
-# What NVIDIA's repository for Debian 12 calls the packages of the examples' versions.
+APT_ALONE = pytest.mark.skipif(MANAGER != "apt", reason="apt's alone")
+# What NVIDIA's repositories for Debian 12 and EL 9 call the packages of the examples' versions.
 PACKAGES = {
-    "nvidia_driver": ["nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-open-dkms=580.126.16-1"],
-    "fabric": ["nvidia-fabricmanager=580.126.16-1", "libnvidia-nscq=580.126.16-1"],
-    "cuda_toolkit": ["cuda-toolkit-13-0=13.0.2-1"],
-    "cudnn": [
-        "libcudnn9-cuda-13=9.28.0.42-1",
-        "libcudnn9-headers-cuda-13=9.28.0.42-1",
-        "libcudnn9-dev-cuda-13=9.28.0.42-1",
-    ],
-    "nccl": ["libnccl2=2.28.9-1+cuda13.0", "libnccl-dev=2.28.9-1+cuda13.0"],
-}
+    "apt": {
+        "nvidia_driver": ["nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-open-dkms=580.126.16-1"],
+        "fabric": ["nvidia-fabricmanager=580.126.16-1", "libnvidia-nscq=580.126.16-1"],
+        "cuda_toolkit": ["cuda-toolkit-13-0=13.0.2-1"],
+        "cudnn": [
+            "libcudnn9-cuda-13=9.28.0.42-1",
+            "libcudnn9-headers-cuda-13=9.28.0.42-1",
+            "libcudnn9-dev-cuda-13=9.28.0.42-1",
+        ],
+        "nccl": ["libnccl2=2.28.9-1+cuda13.0", "libnccl-dev=2.28.9-1+cuda13.0"],
+    },
+    "dnf": {
+        "nvidia_driver": ["nvidia-driver-cuda-3:580.126.16-1.el9", "kmod-nvidia-open-dkms-3:580.126.16-1.el9"],
+        "fabric": ["nvidia-fabricmanager-0:580.126.16-1", "libnvidia-nscq-0:580.126.16-1"],
+        "cuda_toolkit": ["cuda-toolkit-13-0-0:13.0.2-1"],
+        "cudnn": [
+            "libcudnn9-cuda-13-0:9.28.0.42-1",
+            "libcudnn9-headers-cuda-13-0:9.28.0.42-1",
+            "libcudnn9-devel-cuda-13-0:9.28.0.42-1",
+        ],
+        "nccl": ["libnccl-0:2.28.9-1+cuda13.0", "libnccl-devel-0:2.28.9-1+cuda13.0"],
+    },
+}[MANAGER]
 
 
 def given(role: str) -> dict[str, Any]:
@@ -48,21 +65,19 @@ def on(request):
 
 def assert_installed_and_held(host, specs: list[str]) -> None:
     assert specs
-    held = host.run_expect([0], "apt-mark showhold").stdout.split()
-    for spec in specs:
-        name, _, version = spec.partition("=")
-        assert host.run_expect([0], f"dpkg-query -W -f '${{Version}}' {name}").stdout == version
-        assert name in held
+    manager = packages.of(host)
+    for name, version in map(manager.parse, specs):
+        assert manager.versions(name) == {name: version}
+        assert name in manager.held()
 
 
 def test_nvidia_repo_offers_nvidia_packages_and_installs_none(on):
-    host = on("nvidia-repo")
-    policy = host.run_expect([0], "apt-cache policy cuda-toolkit-13-2").stdout
-    assert "Installed: (none)" in policy
-    assert "Candidate: 13.2" in policy
-    assert host.run("dpkg-query -W 'cuda-*' 'nvidia-*'").stdout == ""
+    manager = packages.of(on("nvidia-repo"))
+    assert manager.candidate("cuda-toolkit-13-2").startswith("13.2")
+    assert manager.versions("cuda-*", "nvidia-*") == {}
 
 
+@APT_ALONE
 def test_nvidia_repo_key_is_trusted_for_this_repository_only(on):
     host = on("nvidia-repo")
     assert not host.file("/etc/apt/trusted.gpg").exists
@@ -77,8 +92,7 @@ def test_nvidia_repo_key_is_trusted_for_this_repository_only(on):
     ("name", "offered"), [("nvidia-repo", True), ("cuda-toolkit", False)], ids=["default", "blocked"]
 )
 def test_nvidia_repo_can_block_driver_packages(on, name, offered):
-    policy = on(name).run_expect([0], "apt-cache policy nvidia-driver-cuda libcuda1").stdout
-    assert policy.count("Candidate: (none)") == (0 if offered else 2)
+    assert bool(packages.of(on(name)).candidate("nvidia-driver-cuda")) == offered
 
 
 def test_nvidia_driver_is_the_requested_branch_although_a_newer_one_exists(on):
@@ -86,7 +100,7 @@ def test_nvidia_driver_is_the_requested_branch_although_a_newer_one_exists(on):
     assert_installed_and_held(host, PACKAGES["nvidia_driver"])
     version = host.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout.strip()
     assert version == given("nvidia_driver")["nvidia_driver_version"]
-    assert "595." in host.run_expect([0], "apt-cache madison nvidia-driver-cuda").stdout
+    assert packages.of(on("nvidia-repo")).candidate("nvidia-driver-cuda").startswith("595.")
 
 
 def test_fabric_has_the_version_of_the_driver_and_runs(on):
@@ -97,16 +111,13 @@ def test_fabric_has_the_version_of_the_driver_and_runs(on):
 
 
 @pytest.mark.parametrize("name", ["nvidia-driver", "cuda-toolkit", "cudnn", "nccl"])
-def test_dist_upgrade_changes_no_part_of_the_stack(on, name):
-    host = on(name)
-    with host.sudo():
-        simulated = host.run_expect([0], "apt-get --simulate dist-upgrade").stdout
-    assert [line for line in simulated.splitlines() if "NVIDIA CUDA" in line] == []
+def test_an_upgrade_changes_no_part_of_the_stack(on, name):
+    manager = packages.of(on(name))
+    held = manager.held()
+    assert held
+    assert manager.upgradable() & held == set()
     # The repository has a newer NCCL and Fabric Manager, which would be installed without the hold.
-    with host.sudo():
-        simulated = host.run_expect([0], "apt-get --simulate --ignore-hold dist-upgrade").stdout
-    upgraded = [line for line in simulated.splitlines() if line.startswith("Inst") and "NVIDIA CUDA" in line]
-    assert bool(upgraded) == (name in ("nvidia-driver", "nccl"))
+    assert bool(manager.upgradable(with_held=True) & held) == (name in ("nvidia-driver", "nccl"))
 
 
 def test_cuda_toolkit_is_the_default_and_compiles(on):
@@ -117,7 +128,7 @@ def test_cuda_toolkit_is_the_default_and_compiles(on):
 
 
 def test_cuda_toolkit_installs_no_driver(on):
-    assert on("cuda-toolkit").run("dpkg-query -W 'nvidia-*'").stdout == ""
+    assert packages.of(on("cuda-toolkit")).versions("nvidia-*") == {}
 
 
 def test_env_paths_follow_the_default_toolkit_in_every_shell(on):
@@ -136,7 +147,9 @@ def test_env_paths_report_a_command_that_the_toolkit_lacks(on):
 def test_cudnn_has_library_and_headers_of_one_version(on):
     host = on("cudnn")
     assert_installed_and_held(host, PACKAGES["cudnn"])
-    header = host.run_expect([0], "cat $(dpkg -L libcudnn9-headers-cuda-13 | grep '/cudnn_version.*[.]h$')").stdout
+    files = packages.of(host).files("libcudnn9-headers-cuda-13")
+    (path,) = [path for path in files if re.search(r"/cudnn_version.*[.]h$", path)]
+    header = host.file(path).content_string
     major, minor, patch = given("cudnn")["cudnn_version"].split(".")[:3]
     assert [f"#define CUDNN_{name} {value}" in header for name, value in
             (("MAJOR", major), ("MINOR", minor), ("PATCHLEVEL", patch))] == [True] * 3  # fmt: skip
@@ -167,11 +180,12 @@ def test_environment_has_one_framework(on, name, package):
 @pytest.mark.parametrize(("name", "package"), FRAMEWORKS)
 def test_environment_is_a_relative_link_to_a_directory_named_after_its_contents(on, name, package):
     version = given(f"{name}_env")[f"{name}_env_version"]
-    answer = on("tensorflow").run_expect([0], "python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'")
-    python, build = answer.stdout.strip(), {"tensorflow": "", "pytorch": "cu132-"}[name]
+    target = on("tensorflow").run_expect([0], f"readlink /opt/gpuhost/{name}").stdout
+    (python,) = re.findall("-py([0-9.]+)-", target)
+    build = {"tensorflow": "", "pytorch": "cu132-"}[name]
     lock = lock_texts.read(ROLES / f"{name}_env/files/{name}-{version}-{build}py3.txt", python)
     directory = f"{name}-{version}-py{python}-{hashlib.sha256(lock.encode()).hexdigest()[:8]}"
-    assert on("tensorflow").run_expect([0], f"readlink /opt/gpuhost/{name}").stdout == f"environments/{directory}\n"
+    assert target == f"environments/{directory}\n"
 
 
 @pytest.mark.parametrize(("name", "package"), FRAMEWORKS)
