@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from junitparser import JUnitXml
 
 from tests.unit.ansible_runs import empty_apt
 from tests.unit.plugin_utils.report.test_earlier import OF_A_RUN, REUSED
@@ -267,7 +268,6 @@ def test_a_rollback_and_its_verification_are_kept_beside_the_failure(tmp_path):
     assert (kept / "verify.json").exists()
     assert (kept / "verify_after_undo.json").exists()
     assert json.loads((kept / "smoke_train.json").read_text())["status"] == "fail"
-    assert (kept.parent / "junit.xml").exists()
     assert not (tmp_path / "gone").exists()
 
 
@@ -537,7 +537,18 @@ def test_only_a_run_with_a_result_becomes_the_latest(tmp_path, plays, words, sta
     is_result = (plays, words) == (VERIFY, ())
     assert (reports / "latest").resolve() == (run if is_result else reports / "before")
     assert (reports / "hosts/good").resolve() == (run if is_result else reports / "before") / "good"
+    assert (run / "junit.xml").exists() == (plays == VERIFY)
     assert ("Check mode: nothing was changed or recorded" in (run / "report.md").read_text()) == ("--check" in words)
+
+
+def test_ci_finds_the_checks_of_each_host_and_the_host_that_was_not_asked(tmp_path):
+    answer = play(tmp_path, FAILING + VERIFY.partition("tasks:\n")[2], hosts="burst,good,")
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    burst, good = JUnitXml.fromfile(str(last(tmp_path) / "junit.xml"))
+    ((case,), (asked, *_others)) = burst, good
+    assert (burst.name, case.name) == ("burst", "run")
+    assert "the disk burst" in case.result[0].message
+    assert (good.name, asked.classname) == ("good", "good.verify")
 
 
 def test_a_run_without_a_training_keeps_the_last_one(tmp_path):

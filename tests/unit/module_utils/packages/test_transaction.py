@@ -66,7 +66,7 @@ class Case:
         try:
             result = self.transaction(check=check).run()
             found |= {"changes": result.changes, "left_out": list(result.left_out), "diff": result.diff()}
-            found |= {"remaining": result.before.remaining}
+            found |= {"remaining": result.before.remaining, "not_kept": result.not_kept}
         except transaction.TransactionError as error:
             found |= {"error": str(error).replace(str(self.directory), ""), **error.details}
             found["code"] = error.details.get("problem", {}).get("code")

@@ -94,6 +94,14 @@ def test_an_environment_that_was_not_measured_counts_as_the_largest() -> None:
     assert sizes.environment_mib("pytorch", "2.15.0") == 5266
 
 
+@pytest.mark.parametrize("framework", ["tensorflow", "pytorch"])
+def test_the_largest_environment_is_what_its_wheels_unpack_to(framework: str) -> None:
+    """It also counts for each release that was not measured; beside the files of the wheels it has Python's links."""
+    sizes = json.loads((FIXTURES / "locks/unpacked.json").read_text())["environments"]
+    largest = max(load_sizes().environments[framework], key=lambda entry: entry.installed_mib)
+    assert 1 <= largest.installed_mib / (sizes[f"{framework}-{largest.version}"] / 2**20) < 1.01
+
+
 def test_a_second_environment_needs_space_of_its_own() -> None:
     frameworks = {"tensorflow": COMPONENTS["tensorflow"], "pytorch": {"version": "2.15.0", "python": "3.11"}}
     room = {**disk(root=12000), "/var/cache/gpuhost/uv": space(5000, "/var")}

@@ -64,11 +64,12 @@ def test_a_unit_that_keeps_the_mode_on_gets_none(unit: str) -> None:
     [
         (UBUNTU.replace("StopWhenUnneeded=true\n", ""), ["Service", "Install"]),
         (UBUNTU.replace("true", "no"), ["Service", "Install"]),
+        (UBUNTU.replace("Before=", "StopWhenUnneeded=no\nBefore="), ["Service", "Install"]),
         (UBUNTU.replace("--no-persistence-mode ", ""), ["Unit", "Install"]),
         (DEBIAN.replace("nvpd", "nvpd \\\n  --no-persistence-mode"), ["Service"]),
         (DEBIAN.replace("[Service]", "# StopWhenUnneeded=true\n[Service]"), []),
     ],
-    ids=["does not stop", "does not stop, by value", "the mode is on", "a line that continues", "a comment"],
+    ids=["does not stop", "by value", "by the last value", "the mode is on", "a line that continues", "a comment"],
 )
 def test_what_a_unit_needs(unit: str, sections: list[str]) -> None:
     found = persistence.override(unit)
