@@ -253,7 +253,14 @@ CLUSTER: dict[str, Any] = {
     "ansible_play_batch": ["a", "b"],
     "hostvars": {name: {"__smoke_train_address": f"192.0.2.{n}:12345"} for n, name in enumerate("abc", 1)},
 }
+BENCHMARK: dict[str, Any] = {
+    "gpu_stack_environment": CLUSTER["__smoke_train_secrets"],
+    "__gpu_benchmark_environment": {"stat": {"exists": True}},
+    "__gpu_benchmark_directory": {"path": "/tmp/x.gpu_benchmark"},
+    "__gpu_benchmark_run": {"rc": 0, "stdout": json.dumps({"status": "pass", "checks": []}), "stderr": ""},
+}
 CASES += [
+    ("gpu_benchmark", "through a proxy with a password", BENCHMARK),
     ("smoke_train", "on a host", TRAINING),
     ("smoke_train", "in a cluster, through a proxy with a password", CLUSTER),
     ("smoke_train", "in check mode", {**TRAINING, **CHECK}),
@@ -293,13 +300,22 @@ class Role:
 
     def run(self, folder: Path, name: str, extra: dict[str, Any]) -> Iterator[str]:
         """Yield a line for each task of a file that runs."""
-        for task in yaml.safe_load((folder / "tasks" / name).read_text()):
+        yield from self.all(folder, yaml.safe_load((folder / "tasks" / name).read_text()), extra)
+
+    def all(self, folder: Path, tasks: list[dict[str, Any]], extra: dict[str, Any]) -> Iterator[str]:
+        for task in tasks:
             values = {**extra, **task.get("vars", {})}
             variable = task.get("loop_control", {}).get("loop_var", "item")
             for item in self.value(task["loop"], values) if "loop" in task else [None]:
                 looped = {**values, **({variable: item} if "loop" in task else {})}
                 if not self.ended and ("when" not in task or self.holds(task["when"], looped)):
-                    yield from self.one(folder, task, looped)
+                    yield from self.block(folder, task, looped) if "block" in task else self.one(folder, task, looped)
+
+    def block(self, folder: Path, task: dict[str, Any], extra: dict[str, Any]) -> Iterator[str]:
+        yield from self.all(folder, task["block"], extra)
+        failed, self.ended = self.ended, False
+        yield from self.all(folder, task["always"], extra)
+        self.ended = self.ended or failed
 
     def one(self, folder: Path, task: dict[str, Any], extra: dict[str, Any]) -> Iterator[str]:
         (module,) = [key for key in task if "." in key]
@@ -363,13 +379,21 @@ def test_tasks_of_a_role(role: str, case: str, variables: dict[str, Any], snapsh
     assert "\n".join(host.run(ROLES / role, "main.yml", {})) == snapshot
 
 
-@pytest.mark.parametrize("scope", ["host", "cluster"])
-def test_a_password_of_a_proxy_is_in_no_output_of_a_training(scope: str) -> None:
+@pytest.mark.parametrize(
+    ("role", "given"),
+    [
+        ("smoke_train", {**CLUSTER, "smoke_train_scope": "host"}),
+        ("smoke_train", CLUSTER),
+        ("gpu_benchmark", BENCHMARK),
+    ],
+    ids=["host", "cluster", "benchmark"],
+)
+def test_a_password_of_a_proxy_is_in_no_output_of_a_training(role: str, given: dict[str, Any]) -> None:
     """Ansible prints what a task was given, and what it returned with that; no_log=true hides both."""
-    given = {**CLUSTER, "smoke_train_scope": scope}
-    lines = list(Role("smoke_train", given).run(ROLES / "smoke_train", "main.yml", {}))
+    lines = list(Role(role, given).run(ROLES / role, "main.yml", {}))
     having = [line for line in lines if PASSWORD in line]
     assert having
+    assert all("--environment-from-stdin" in line for line in having)
     # What started the training, and what returns its result.
     ran = [line for line in lines if "async_status" in line or "watched_command" in line or line in having]
     shown = [line.partition(":")[0] for line in ran if "no_log=True" not in line and "mode: cleanup" not in line]
@@ -403,6 +427,10 @@ def test_a_complete_training_is_judged_by_its_result(scope: str, status: int | N
     lines = list(role.run(ROLES / "smoke_train", "main.yml", {}))
     assert any(line.startswith("Fail if a check failed") for line in lines) is is_reported
     assert role.ended is not is_reported
+    # The status file has what the job was given, such as a proxy with a password.
+    assert [line.partition(":")[0] for line in lines if "mode: cleanup" in line] == (
+        ["Remove the job's status file"] if scope == "cluster" else []
+    )
 
 
 def test_a_cluster_is_of_the_hosts_that_train_at_this_time() -> None:
