@@ -164,20 +164,22 @@ def test_a_rollback_waits_for_a_build_unless_it_has_died(tmp_path: Path, ended: 
     builds = {"tensorflow": {"environment": "tensorflow-2.21.0", "timeout": 7230, "job": job}}
     # Some seconds after the rollback has begun to wait.
     end = 'until grep -qs "TASK .Wait for env" "$LOG"; do sleep 0.1; done; sleep 3; '
-    end += 'echo "{\\"changed\\": true}" > "$RESULT"'
+    end += 'echo "{\\"changed\\": true}" > "$RESULT"; touch "$RESULT.ended"'
     paths = {"LOG": f"{tmp_path}/log", "RESULT": str(result)}  # not in the command, as that has the job
     build = subprocess.Popen(["sh", "-c", end if ended else "true", "j4711"], env={**os.environ, **paths})
     begin = time.monotonic()
     try:
         status, output = train(tmp_path, "os.abort()", before(training="pass"), __framework_env_states=builds)
         assert build.poll() == 0, "the rollback did not wait"
-        assert not ended or task_began(tmp_path / "log", "Restore the last verified") > result.stat().st_mtime
+        end_of_build = Path(f"{result}.ended")
+        assert not ended or task_began(tmp_path / "log", "Restore the last verified") > end_of_build.stat().st_mtime
     finally:
         build.kill()
         build.wait()
     assert time.monotonic() - begin < 600
     assert status == 2, output
     assert ROLLED_BACK in output
+    assert result.exists() is not ended, "a result has what the build was given, such as the password of an index"
 
 
 def test_training_without_an_answer_verifies_a_host_if_unknown_is_a_warning(tmp_path: Path) -> None:

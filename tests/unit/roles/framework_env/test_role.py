@@ -115,6 +115,7 @@ def test_a_password_of_an_index_reaches_uv_and_no_output(tmp_path: Path) -> None
     assert recorded == [index, own, "unsafe-best-match"], result.stdout + result.stderr
     assert "Create the virtual environment: status 1" in result.stdout
     assert "s3cret-8153" not in result.stdout + result.stderr
+    assert list((tmp_path / "jobs").iterdir()) == [], "Ansible's file of a job has what the job was given"
 
 
 def test_the_time_limit_of_a_build_follows_the_factor_and_says_so(tmp_path: Path) -> None:
