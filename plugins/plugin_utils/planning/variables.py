@@ -291,6 +291,8 @@ def _read_elsewhere(name: str, value: Any, options: Mapping[str, Mapping[str, An
         expected = " and ".join(own) or f"no such line: the roles that use {_SHARED_ROLE} set it"
     elif name == "env_paths_commands" and "nvcc" not in value:
         expected = "nvcc in it, which the checks start in every kind of shell"
+    elif name == "smoke_train_mirror_url" and urls.user_info(str(value)):
+        expected = "an address without a login, which the download does not use and the host's process list shows"
     return f"{name} is {shown(value)}; expected {expected}" if expected else None
 
 

@@ -1,7 +1,7 @@
 """Secrets through a run, a verification and a teardown: they are in the files that need them, and in the baseline.
 
 The project's plays run on this machine in a mount namespace of their own, where all that they write below /etc, /opt,
-/root, /usr and /var is in memory. What only a host of the lab has is left out: packages, environments and trainings.
+/root, /usr and /var is in memory. There they replace a package, build an environment, and train, which fails.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import io
 import json
 import os
 import shlex
@@ -16,6 +17,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,9 @@ import yaml
 from tests.doubles.nvidia_repository.signing import signer
 from tests.unit import web_server
 from tests.unit.ansible_runs import COLLECTIONS, EACH_TASK, INTERPRETER, PIPELINING, PROJECT
+from tests.unit.module_utils.real_dpkg import RealDpkg
 from tests.unit.playbooks.test_guards import TASKS, task
+from tests.unit.roles.framework_env.fake_host import PYTHON, TORCH
 
 UNSHARE = ["unshare", "--mount"]
 # In a directory of its own. Nothing but the mirror of the test is asked for packages.
@@ -38,6 +42,10 @@ for place in etc opt root usr var; do
 done
 rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*
 echo 'APT::Sandbox::User "root";' > /etc/apt/apt.conf.d/99test
+dpkg --install GIVEN/debs/lab-tool_1_all.deb
+mkdir -p /opt/gpuhost/uv/bin
+ln -s UV /opt/gpuhost/uv/bin/uv
+cp PROJECT/roles/framework_env/files/uv.txt /opt/gpuhost/uv/gpuhost.lock
 """
 pytestmark = pytest.mark.skipif(
     shutil.which("apt-get") is None
@@ -48,13 +56,14 @@ pytestmark = pytest.mark.skipif(
 AUTH = "/etc/apt/auth.conf.d/gpuhost-nvidia-repository.conf"
 STATE = "/var/lib/gpuhost"
 KEY = f"{STATE}/module_signing/key"
+UV = PROJECT / ".venv-bootstrap/bin/uv"
 # Of the mirror: before the first run, of the run, and as somebody has changed it since.
 BEFORE, LOGIN, EDITED = "0ld-w0rd/3141", "p/s3cret-8153", "3dited-w0rd-2718"
 PROXY = "pr0xy-w0rd-1618"
 
 
 class Mirror(web_server.Handler):
-    """A mirror of NVIDIA's repository, without packages, that wants a password for everything."""
+    """A mirror of NVIDIA's repository, and an index of wheels beside it, that wants a password for everything."""
 
     files: dict[str, bytes] = {}  # noqa: RUF012
 
@@ -63,22 +72,56 @@ class Mirror(web_server.Handler):
         if self.headers["Authorization"] != "Basic " + base64.b64encode(f"ann:{LOGIN}".encode()).decode():
             self.reply(401, b"", {"WWW-Authenticate": 'Basic realm="lab"'})
         else:
-            self.reply(404 if content is None else 200, content or b"")
+            self.reply(404 if content is None else 200, content or b"", {"Content-Type": "text/html"})
+
+
+def wheel() -> bytes:
+    """Return PyTorch in its size of this test."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("torch/__init__.py", f"__version__ = '2.15.0'\n{TORCH}")
+        archive.writestr("torch-2.15.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.15.0\n")
+        archive.writestr("torch-2.15.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("torch-2.15.0.dist-info/RECORD", "")
+    return stream.getvalue()
 
 
 @pytest.fixture
-def mirror(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def given(tmp_path: Path) -> Path:
+    """Return a folder with two versions of a package, and the lock of an environment."""
+    folder = tmp_path / "given"
+    dpkg = RealDpkg(folder / "debs/root")
+    for version in ("1", "2"):
+        dpkg.build("lab-tool", {"/usr/share/lab-tool": version}, version)
+    (folder / "lock.txt").write_text(f"torch==2.15.0 \\\n    --hash=sha256:{hashlib.sha256(wheel()).hexdigest()}\n")
+    return folder
+
+
+@pytest.fixture
+def mirror(tmp_path_factory: pytest.TempPathFactory, given: Path) -> Iterator[dict[str, str]]:
     """Return the variables of the mirror."""
-    lists = {"Packages": b"", "Packages.gz": gzip.compress(b"")}
+    deb, name = (given / "debs/lab-tool_2_all.deb").read_bytes(), "torch-2.15.0-py3-none-any.whl"
+    packages = (
+        f"Package: lab-tool\nVersion: 2\nArchitecture: all\nMaintainer: lab\nDescription: lab\nSize: {len(deb)}\n"
+        f"Filename: ./lab-tool_2_all.deb\nSHA256: {hashlib.sha256(deb).hexdigest()}\n"
+    ).encode()
+    lists = {"Packages": packages, "Packages.gz": gzip.compress(packages)}
+    wheels = {name: wheel(), "": f'<a href="{name}#sha256={hashlib.sha256(wheel()).hexdigest()}">{name}</a>'.encode()}
     sums = "".join(f" {hashlib.sha256(text).hexdigest()} {len(text)} {name}\n" for name, text in lists.items())
     release = f"Origin: lab\nDate: Sat, 01 Nov 2025 00:00:00 UTC\nSHA256:\n{sums}".encode()
     with signer(tmp_path_factory.mktemp("key") / "secret") as key, web_server.serve(Mirror) as port:
-        Mirror.files = {**lists, "InRelease": key.clearsign(release), "lab.pub": key.armoured_key()}
+        Mirror.files = {
+            **lists,
+            **wheels,
+            "lab-tool_2_all.deb": deb,
+            "InRelease": key.clearsign(release),
+            "lab.pub": key.armoured_key(),
+        }
         url = f"http://ann:{LOGIN.replace('/', '%2F')}@127.0.0.1:{port}/cuda"
         yield {"gpu_stack_repository_url": url, "gpu_stack_repository_key_fingerprint": key.fingerprint}
 
 
-def run_of_the_parts_with_secrets() -> list[dict[str, Any]]:
+def run_of_the_parts_with_secrets(given: Path) -> list[dict[str, Any]]:
     """Return a playbook of the project's plays, tasks and roles; their inputs are those of a plan with packages."""
     (play,) = yaml.safe_load((TASKS.parent / "_record_verified.yml").read_text())
     (verified,) = [each for each in play["tasks"] if each["name"] == "Record the verified configuration on the host"]
@@ -86,16 +129,32 @@ def run_of_the_parts_with_secrets() -> list[dict[str, Any]]:
         name: {"fingerprint": "f", "watch": {"files": f"{{{{ gpu_stack_managed.{name}.files }}}}"}}
         for name in ("nvidia_repo", "nvidia_driver")
     }
+    parts["packages"] = {"fingerprint": "f", "watch": {"packages": ["lab-tool"]}}
+    parts["pytorch_env"] = {"fingerprint": "f", "watch": {"environments": ["/opt/gpuhost/pytorch"]}}
     repository = {
         "nvidia_repo_key_url": "{{ nvidia_repo_url }}lab.pub",
         "nvidia_repo_key_fingerprint": "{{ gpu_stack_repository_key_fingerprint }}",
     }
     driver = {"nvidia_driver_version": "580.126.09", "nvidia_driver_kernel_modules": "open"}
+    environment = {
+        "pytorch_env_version": "2.15.0",
+        "pytorch_env_python": PYTHON,
+        "pytorch_env_lock": f"{given}/lock.txt",
+        "pytorch_env_extra_index_url": "",
+        "pytorch_env_damaged": [],
+        "pytorch_env_index_url": "{{ gpu_stack_repository_url }}/simple",
+        "pytorch_env_system_packages": [],
+        "pytorch_env_build_packages": [],
+    }
+    training = {"include_role": {"name": "gpuhost.stack.smoke_train"}, "vars": {"smoke_train_framework": "pytorch"}}
     tasks = [
         {"setup": {"gather_subset": ["min", "pkg_mgr"]}},
         task("change.yml", "Record the baseline"),
         {"include_role": {"name": "gpuhost.stack.nvidia_repo"}, "vars": repository},
         {"include_role": {"name": "gpuhost.stack.nvidia_driver", "tasks_from": "prepare"}, "vars": driver},
+        {"gpuhost.stack.package_transaction": {"packages": ["lab-tool=2"]}},
+        {"include_role": {"name": "gpuhost.stack.pytorch_env"}, "vars": environment},
+        {"block": [training], "rescue": [{"debug": {"msg": "It failed"}}]},
         {"import_tasks": str(TASKS / "record_applied.yml")},
         {**verified, "when": True, "vars": {"__gpu_stack_verification": {"evidence": {}}}},
     ]
@@ -126,7 +185,7 @@ class Machine:
         }
         (given / "group_vars").symlink_to(TASKS.parent / "group_vars")
         (given / "variables.json").write_text(json.dumps(variables))
-        (given / "run.yml").write_text(json.dumps(run_of_the_parts_with_secrets()))
+        (given / "run.yml").write_text(json.dumps(run_of_the_parts_with_secrets(given)))
         self.secrets = {name: [name] for name in (BEFORE, LOGIN, EDITED, PROXY)}
         self.secrets["the signing key"] = (given / "key").read_text().splitlines()[1:-1]
 
@@ -148,7 +207,11 @@ class Machine:
             "XDG_CACHE_HOME": str(self.folder / "cache"),
         }
         environment = {**os.environ, **COLLECTIONS, **PIPELINING, **EACH_TASK, **settings}
-        script = "\n".join([IN_MEMORY, *steps])
+        places = {"GIVEN": self.given, "UV": UV, "PROJECT": PROJECT}
+        prepare = IN_MEMORY
+        for name, place in places.items():
+            prepare = prepare.replace(name, str(place))
+        script = "\n".join([prepare, *steps])
         done = subprocess.run([*UNSHARE, "sh", "-c", script], cwd=self.folder, env=environment, capture_output=True)
         assert done.returncode == 0, done.stderr.decode()
         return {path.stem: int(path.read_text()) for path in self.folder.glob("*.status")}
@@ -169,10 +232,11 @@ class Machine:
         return (self.folder / f"{name}.printed").read_text()
 
 
-def test_secrets_are_in_the_files_that_need_them_and_in_the_baseline(tmp_path: Path, mirror: dict[str, str]) -> None:
-    folder, given = tmp_path / "folder", tmp_path / "given"
+def test_secrets_are_in_the_files_that_need_them_and_in_the_baseline(
+    tmp_path: Path, given: Path, mirror: dict[str, str]
+) -> None:
+    folder = tmp_path / "folder"
     folder.mkdir()
-    given.mkdir()
     machine = Machine(folder, given, mirror)
     playbooks = TASKS.parent
     statuses = machine.run(
@@ -199,6 +263,19 @@ def test_secrets_are_in_the_files_that_need_them_and_in_the_baseline(tmp_path: P
         PROXY: set(),
         "the signing key": {f"after-run{KEY}", f"after-verify{KEY}"},
     }
+    # What else there was to keep silent about: package files, environments, trainings, checks and reports.
+    kept = {
+        f"after-run{STATE}/listings.json": "/usr/share/lab-tool|torch/__init__.py",
+        f"after-run{STATE}/smoke_train/result.json": "the real data are unavailable",
+        f"after-verify{STATE}/last_result.json": "checks",
+    }
+    texts = {name: (folder / name).read_text() for name in kept}
+    assert [name for name, words in kept.items() for word in words.split("|") if word not in texts[name]] == []
+    assert (folder / f"after-run{STATE}/packages/lab-tool_1_all.deb").exists()
+    assert any(
+        "training with PyTorch failed" in page.read_text()
+        for page in folder.glob("reports/2*/localhost/certificate.html")
+    )
     modes = [stat.S_IMODE((folder / name).stat().st_mode) for name in (*records, *found[LOGIN], f"after-run{KEY}")]
     assert modes == [0o600] * 4
     # So that there was something to keep silent about.

@@ -416,6 +416,23 @@ def test_a_login_of_a_package_index_is_in_no_output_of_a_build(given: dict[str, 
     assert [line.partition(":")[0] for line in having if "no_log=True" not in line] == []
 
 
+@pytest.mark.parametrize(
+    ("url", "passes"),
+    [
+        ("", True),
+        ("https://mirror.example/a@b/cifar-10-binary.tar.gz", True),
+        (f"https://me:{PASSWORD}@mirror.example/cifar-10-binary.tar.gz", False),
+        (f"http://{PASSWORD}@mirror.example", False),
+    ],
+)
+def test_a_mirror_of_the_training_has_no_login(url: str, passes: bool) -> None:
+    """It is an option of the training, whose error about it is in the result and the report."""
+    refused, *_others = yaml.safe_load((ROLES / "smoke_train/tasks/main.yml").read_text())
+    role = Role("smoke_train", {"smoke_train_mirror_url": url})
+    assert role.holds(refused["ansible.builtin.assert"]["that"], {}) is passes
+    assert PASSWORD not in role.value(refused["ansible.builtin.assert"]["fail_msg"], {})
+
+
 @pytest.mark.parametrize("scope", ["host", "cluster"])
 @pytest.mark.parametrize(("status", "is_reported"), [(0, True), (1, True), (2, False), (-9, False), (None, False)])
 def test_a_complete_training_is_judged_by_its_result(scope: str, status: int | None, is_reported: bool) -> None:

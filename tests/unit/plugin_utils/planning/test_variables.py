@@ -200,6 +200,7 @@ def test_choices_are_those_of_who_reads_them() -> None:
         ("framework_env_extra_index_url", "https://a.example.org"),
         ("nvidia_driver_module_signing_key", "/k"),
         ("nvidia_driver_module_signing_certificate", "/c"),
+        ("smoke_train_mirror_url", "https://me:secret@mirror.example.org/cifar-10-binary.tar.gz"),
         ("env_paths_commands", []),
     ],
     ids=str,
@@ -241,6 +242,7 @@ def test_a_value_that_is_not_accepted(name: str, value: Any, snapshot: SnapshotA
         ("smoke_train_data_directory", "/srv/cifar10"),
         ("env_paths_commands", ["nvcc", "nsys"]),
         ("nvidia_driver_module_signing_key", ""),
+        ("smoke_train_mirror_url", "https://mirror.example.org/a@b.tar.gz"),
     ],
 )
 def test_a_value_that_is_accepted(name: str, value: Any) -> None:
