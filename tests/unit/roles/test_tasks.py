@@ -156,6 +156,17 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "cuda_toolkit",
+        "it is selected, and the link points elsewhere",
+        {
+            **TOOLKIT,
+            "__cuda_toolkit_alternative": {
+                "rc": 0,
+                "stdout_lines": ["manual", "/usr/local/cuda-13.0", "/usr/local/cuda-12.9"],
+            },
+        },
+    ),
+    (
+        "cuda_toolkit",
         "the distribution's",
         {
             **TOOLKIT,
@@ -182,6 +193,18 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         "fabric",
         "a loaded driver",
         {
+            "fabric_version": "580.126.09",
+            "fabric_packages": ["nvidia-fabricmanager-580=580.126.09-1"],
+            "fabric_services": ["nvidia-fabricmanager"],
+            "fabric_modules": ["ib_umad"],
+            "__fabric_driver": {"rc": 0, "stdout_lines": ["580.126.09"]},
+        },
+    ),
+    (
+        "fabric",
+        "a loaded driver, in check mode",
+        {
+            **CHECK,
             "fabric_version": "580.126.09",
             "fabric_packages": ["nvidia-fabricmanager-580=580.126.09-1"],
             "fabric_services": ["nvidia-fabricmanager"],

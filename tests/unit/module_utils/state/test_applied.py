@@ -89,6 +89,14 @@ def test_the_modules_of_all_kernels_may_be_gone(root: Path, systemd: Systemd) ->
     assert all(", is modules=none" in message for message in changed), changed
 
 
+def test_modules_that_a_rollback_has_not_built_are_missing(root: Path, systemd: Systemd) -> None:
+    directory, first = str(root / "var/lib/gpuhost"), next(iter(KERNELS))
+    repairs_after(lambda host: shutil.rmtree(host / f"lib/modules/{first}/updates"), root, systemd)
+    applied.reinstate(directory, applied.restored_parts(applied.snapshot(directory)), str(root), systemd)
+    (damaged,) = differences("/var/lib/gpuhost", str(root), systemd)["all"]["damage"].values()
+    assert first in str(damaged)
+
+
 def test_modules_are_those_of_kernels_of_the_host(root: Path, snapshot: SnapshotAssertion) -> None:
     """The kernel that runs in a container, or while an image is built, is another computer's."""
     running = os.uname().release

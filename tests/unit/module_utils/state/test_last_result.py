@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, recording
 
 from tests.unit.module_utils.host_files import put
 
@@ -60,6 +60,17 @@ def test_answers_count_on_the_same_gpus(
     store.write(str(tmp_path), store.PENDING, pending)
     known = outcomes.Answers({"a.b": "fail", "a.c": "pass"}, None, frozenset({"a.d"}))
     assert last_result.answers(str(tmp_path), present) == (known if is_known else outcomes.Answers())
+
+
+def test_what_has_passed_since_a_change_counts_until_the_next_one(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    store.write(directory, store.PENDING, {"before": {"gpus": GPUS, "checks": {}}})
+    for checks in ({"a.a": "pass", "a.b": "fail"}, {"a.a": "fail", "a.b": "pass"}):
+        found = {name: {"status": status} for name, status in checks.items()}
+        assert last_result.write(directory, {"gpus": GPUS, "checks": found}) is None
+    assert last_result.answers(directory, GPUS).passed == {"a.a", "a.b"}
+    recording.record_pending(directory)
+    assert last_result.answers(directory, GPUS).passed == set()
 
 
 LAST = {"gpus": GPUS, "checks": {"cuda.devices": {"status": "pass"}, "driver.nvidia_smi": {"status": "pass"}}}

@@ -133,9 +133,14 @@ def test_of_secrets_the_baseline_alone_has_the_content(recorder):
 
 def test_newer_evidence_of_the_same_configuration_is_recorded_and_is_no_change(recorder):
     recorder.verified(evidence={"at": "2026-11-01T00:00:00Z"})
+    store.write(str(recorder.directory), store.UNDONE, {"worse": ["a.b"]})
     assert not recorder.verified(evidence={"at": "2026-12-01T00:00:00Z"})
     assert store.evidence(str(recorder.directory)) == {"at": "2026-12-01T00:00:00Z"}
     assert store.read(str(recorder.directory), store.PREVIOUS) is None
+    assert store.read(str(recorder.directory), store.UNDONE), "the change that was undone would fail again"
+    recorder.upgrade("2.32.3-1")
+    assert recorder.verified()
+    assert store.read(str(recorder.directory), store.UNDONE) is None
 
 
 def test_the_previous_configuration_keeps_its_evidence(recorder):
