@@ -47,6 +47,8 @@ mkdir -p /opt/gpuhost/uv/bin
 ln -s UV /opt/gpuhost/uv/bin/uv
 cp PROJECT/roles/framework_env/files/uv.txt /opt/gpuhost/uv/gpuhost.lock
 """
+# Ansible removes the module of a job within five seconds of its end.
+NO_JOB = "for _ in $(seq 100); do ls memory/host/root/.ansible/tmp/*/*.py 2> /dev/null || break; sleep 0.1; done"
 pytestmark = pytest.mark.skipif(
     shutil.which("apt-get") is None
     or subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode != 0,
@@ -243,13 +245,13 @@ def test_secrets_are_in_the_files_that_need_them_and_in_the_baseline(
         f"umask 077; mkdir -p {Path(AUTH).parent}; echo 'machine x login ann password {BEFORE}' > {AUTH}; umask 022",
         machine.play(given / "run.yml", "--check"),
         machine.play(given / "run.yml"),
+        NO_JOB,
         "cp -a memory/host after-run",
         f"echo 'machine x login ann password {EDITED}' > {AUTH}; sed -i '3d' {KEY}",
         machine.play(playbooks / "verify.yml"),
         "cp -a memory/host after-verify",
         machine.play(playbooks / "teardown.yml"),
-        # Ansible removes the module of a job within five seconds of its end.
-        "for _ in $(seq 100); do ls memory/host/root/.ansible/tmp/*/*.py 2> /dev/null || break; sleep 0.1; done",
+        NO_JOB,
         "cp -a memory/host after-teardown",
     )
     said = {name: machine.printed(name)[-3000:] for name in statuses}
