@@ -232,6 +232,11 @@ def _smi_problem(smi: NvidiaSmi) -> str | None:
     return _smi_found(smi, [])
 
 
+def _names_no_version(smi: NvidiaSmi) -> bool:
+    """Return whether nvidia-smi has no GPU that reports a version, or no answer at all, whatever the libraries are."""
+    return _smi_problem(smi) is not None or smi.exit_code in (NO_GPU_EXIT, LOST_EXIT) or _lost(smi)
+
+
 def _lost(smi: NvidiaSmi) -> bool:
     return "unable to determine the device handle" in smi.message.lower()
 
@@ -340,7 +345,7 @@ def _module_matches(context: Context, driver: DriverComponent) -> Check:
         loaded.kernel_modules, loaded.version, ", ".join(libraries) or "unknown",
     )  # fmt: skip
     as_planned = loaded.kernel_modules == flavour
-    if as_planned and not libraries and (context.smi is None or _smi_problem(context.smi) is not None):
+    if as_planned and not libraries and (context.smi is None or _names_no_version(context.smi)):
         return MODULE_MATCHES.unknown("the version of the libraries is unknown, see driver.nvidia_smi", found)
     return MODULE_MATCHES.compare(as_planned and libraries == [loaded.version], found, expected)
 

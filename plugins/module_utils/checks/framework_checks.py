@@ -278,7 +278,7 @@ def computed(context: Context, spec: CheckSpec, label: str, output: Output, answ
         every = len({result.device for result in results}) == len(results) == wanted
         found = found if every else "%s (%d GPUs)" % (found, len(results))
         check = spec.compare(passed and every, found, expected)
-        return dataclasses.replace(check, symptom=_of_results(context, results, tolerance, wanted))
+        return dataclasses.replace(check, symptom=_of_results(context, results, tolerance, wanted, answer))
     if not results:
         return spec.unknown("%s computed nothing, not even on the CPU" % label)
     if not passed:
@@ -290,14 +290,18 @@ def computed(context: Context, spec: CheckSpec, label: str, output: Output, answ
     return spec.skip(reason, found)
 
 
-def _of_results(context: Context, results: Sequence[Result], tolerance: float, wanted: int) -> Symptom:
-    """Return what a known cause may explain of the results: each GPU's errors."""
+_IN_THE_LOG = "Look at the errors above for more details"  # TensorFlow's, of what XLA and cuDNN have logged
+
+
+def _of_results(context: Context, results: Sequence[Result], tolerance: float, wanted: int, answer: Answer) -> Symptom:
+    """Return what a known cause may explain of the results: each GPU's errors, also where they are in the log alone."""
     addresses = dict(enumerate(gpu.pci_address for gpu in context.smi_gpus))
     errors, other = set(), False
     for result in results:
         if result.is_right(tolerance):
             continue
-        said = cuda_errors.read(result.error or "")
+        error = result.error or ""
+        said = cuda_errors.read(error + answer.text() if _IN_THE_LOG in error else error)
         digits = re.search(r"\d+$", result.device)
         at = addresses.get(int(digits.group())) if digits else None
         errors |= {(at, key) for key in said}

@@ -120,6 +120,16 @@ def module_settings(root: str) -> list[Blacklist]:
     return found + _options(root)
 
 
+def device_modes(root: str) -> list[str]:
+    """Return the lines of modprobe.d that say who may open the driver's device nodes, each with its file and number."""
+    return [
+        "`%s` in %s, line %d" % (" ".join(joined(text).split()), path, number)
+        for path in _modprobe_files(root)
+        for number, text in _logical_lines(_read(root, path) or "")
+        if re.match(r"\s*options\s+nvidia\S*\s.*NVreg_(?:DeviceFile|ModifyDeviceFiles)", joined(text))
+    ]
+
+
 def guest_settings(root: str) -> tuple[GuestSetting, ...]:
     """Return what gives devices to the kernel drivers that keep them for virtual machines, when the host boots."""
     found = []

@@ -151,6 +151,7 @@ CUDA: dict[int | str, Known] = {
         "MPS client failed to connect to the MPS control daemon or the MPS server",
         "the control daemon of MPS or its server does not answer",
         _MPS,
+        "host",
     ),
     806: Known(
         "cudaErrorMpsRpcFailure",
@@ -158,6 +159,7 @@ CUDA: dict[int | str, Known] = {
         "the remote procedural call between the MPS server and the MPS client failed",
         "the server of MPS does not answer",
         _MPS,
+        "host",
     ),
     807: Known(
         "cudaErrorMpsServerNotReady",
@@ -165,6 +167,7 @@ CUDA: dict[int | str, Known] = {
         "MPS server is not ready to accept new MPS client requests",
         "the server of MPS is recovering from a failure",
         _MPS,
+        "host",
     ),
     999: Known(
         "cudaErrorUnknown",
@@ -177,6 +180,11 @@ CUDA: dict[int | str, Known] = {
 }
 # More than a number says: these are read first.
 NVLS, TOPOLOGY, FULL = "NCCL's NVLink SHARP", "NCCL's topology", "No space left on device"
+OLDER_CUDNN, NOT_OPENED = "TensorFlow's cuDNN", "TensorFlow's libraries"
+_OF_ALL_LIBRARIES = (
+    "The wheels of its lock have all of them: leave LD_LIBRARY_PATH unset, and install the environment anew, see "
+    "tensorflow.libraries."
+)
 SAID: dict[int | str, Known] = {
     # NCCL's transport/nvls.cc. CUDA's error 401 is that of multicast there (NVIDIA/nccl issues 1788, 1672, 976).
     NVLS: Known(
@@ -202,6 +210,21 @@ SAID: dict[int | str, Known] = {
         "The file that NCCL_TOPO_FILE names in the environment, in /etc/nccl.conf or in ~/.nccl.conf is malformed, or "
         "of another host: leave the variable out, or take its vendor's file for this host. Where none is named, NCCL "
         "reads /sys: `NCCL_TOPO_DUMP_FILE=/tmp/topology.xml` shows what it found.",
+    ),
+    # tensorflow/compiler/xla/stream_executor/cuda/cuda_dnn.cc and core/common_runtime/gpu/gpu_device.cc of TensorFlow.
+    OLDER_CUDNN: Known(
+        "",
+        "",
+        r"Loaded runtime CuDNN library: \S+ but source was compiled with: \d",
+        "the process has loaded an older cuDNN than the one that TensorFlow was built with",
+        "`ldconfig -p | grep libcudnn` lists the system's. " + _OF_ALL_LIBRARIES,
+    ),
+    NOT_OPENED: Known(
+        "",
+        "",
+        "Cannot dlopen some GPU libraries",
+        "TensorFlow could not open a library of CUDA and leaves out all GPUs",
+        "`TF_CPP_MAX_VLOG_LEVEL=3` in the environment of the program names the library. " + _OF_ALL_LIBRARIES,
     ),
     FULL: Known(
         "",

@@ -74,6 +74,8 @@ _LOAD_ATTEMPT = re.compile(
     r"|Loading of (?:unsigned module|module with .+) is rejected|Lockdown: .*\bmodule loading is restricted",
     re.MULTILINE,
 )
+# RmInitAdapter in src/nvidia/arch/nvalloc/unix/src/osinit.c of NVIDIA's open kernel modules.
+_INIT_FAILED = re.compile(r"NVRM: GPU ([0-9a-fA-F:.]+): RmInitAdapter failed")
 _TIME = re.compile(r"^(?:(\d{4}-\d\d-\d\dT\S+) |\[ *(\d+\.\d+)\])")
 # nv_pci_validate_bars in kernel-open/nvidia/nv-pci.c.
 _NO_WINDOW = re.compile(r"NVRM: BAR\d is 0M @ 0x0+ \(PCI:([0-9a-f:.]+)\)")
@@ -243,6 +245,26 @@ def bus_errors(text: str, addresses: Iterable[str]) -> tuple[set[str], int]:
 def without_window(text: str) -> set[str]:
     """Return the addresses of GPUs that the driver has not taken, since the firmware gave them no window (BAR)."""
     return set(_NO_WINDOW.findall(text))
+
+
+def not_initialized(text: str) -> dict[str, list[str]]:
+    """Return the GPUs that the driver could not initialize since it was loaded, with what was logged before each try.
+
+    A GPU's address is in lower case; a try's messages are those since another one, of any GPU.
+    """
+    tries: dict[str, list[str]] = {}
+    before: list[str] = []
+    for line in text.splitlines():
+        message = _PREFIX.sub("", line, 1)
+        failed = _INIT_FAILED.match(message)
+        if _LOADED.match(message):
+            tries, before = {}, []
+        elif failed:
+            tries.setdefault(failed.group(1).lower(), []).append("\n".join(before))
+            before = []
+        elif message.startswith(("NVRM: ", "nvidia ")):
+            before.append(message)
+    return tries
 
 
 def iommu_faults(text: str) -> dict[str, str]:

@@ -76,13 +76,17 @@ class ChipOnly:
 
 @dataclasses.dataclass(frozen=True)
 class OtherMachine:
-    """GPUs of machines that need more than a driver and CUDA, or another driver. instead: what sets these up."""
+    """GPUs of machines that need more than a driver and CUDA, or another driver.
+
+    fewest: how many of them such a machine has at least; instead: what sets it up
+    """
 
     devices: tuple[str, ...]
     machine: str
     why: str
     instead: str
     source: str
+    fewest: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -819,13 +823,17 @@ class BadDriver:
 
 @dataclasses.dataclass(frozen=True)
 class BadKernel:
-    """Kernels that no module builds for: by a setting of their configuration, else by an expression of their names."""
+    """Kernels that NVIDIA's modules do not work under: by a setting of their configuration, else by their names.
+
+    setting: None where the names alone tell them; instead: what to do, None for starting a kernel of the archive
+    """
 
     code: str
-    setting: str
+    setting: str | None
     named: str | None
     symptom: str
     source: str
+    instead: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -103,8 +103,9 @@ def check_machines(catalog: Catalog, host: Host, findings: Findings) -> bool:
     """Return whether a host has GPUs of machines that are not set up here; each kind is a problem."""
     found = False
     for row in catalog.gpu.other_machines:
-        names = {catalog.products[gpu.pci_id.partition(":")[2]].name for gpu in host.gpus if _is_of(row, gpu)}
-        if names:
+        theirs = [gpu for gpu in host.gpus if _is_of(row, gpu)]
+        names = {catalog.products[gpu.pci_id.partition(":")[2]].name for gpu in theirs}
+        if len(theirs) >= row.fewest:
             found = True
             findings.problem(
                 OTHER_MACHINE,

@@ -307,7 +307,8 @@ def driver_below_the_floor(host: Host) -> None:
     follows={
         **unknown(*FROM_THE_DOCUMENT[1:], "driver.security_floor", "gpu.nvlink", "idle.gpus"),
         **ONE_GPU,
-        **fails("driver.nvidia_smi", "driver.module_matches_user_space"),
+        **fails("driver.nvidia_smi"),
+        **unknown("driver.module_matches_user_space"),
     },
     why=f"{A_GPU_LESS}, and nvidia-smi ends with an error",
 )
@@ -1016,6 +1017,47 @@ def no_window_and_no_driver(host: Host) -> None:
     without_window(host, at.ADDRESSES[1])
 
 
+NOT_STARTED = ("driver.nvidia_smi", "driver.gpu_count", *REFUSED)
+WITHOUT_GPUS = {
+    **unknown("driver.module_matches_user_space"),
+    **{name: outcome for name, outcome in NO_NVIDIA_SMI.items() if name not in NOT_STARTED},
+}
+
+
+def give_up(host: Host, *before: str) -> None:
+    """As in system76/firmware-open issue 160: the driver has both GPUs and starts none; nvidia-smi finds no device."""
+    for address in at.ADDRESSES:
+        for line in before:
+            log(host, line.format(address))
+        log(host, f"NVRM: GPU {address}: RmInitAdapter failed! (0x23:0x56:624)")
+        log(host, f"NVRM: GPU {address}: rm_init_adapter failed, device minor number 0")
+    host.smi["state"] = "no_devices"
+    lose_cuda(host, "100")
+
+
+@fault(
+    "The GPUs do not wake up from a state of low power",
+    *NOT_STARTED,
+    follows={**WITHOUT_GPUS, **NOT_MEASURED, "gpu.xid_errors": outcomes.WARN},
+    why="No program can use a GPU, and the driver has logged that",
+    cause=model.HOST,
+)
+def not_woken(host: Host) -> None:
+    give_up(host, "nvidia {}: Unable to change power state from D3cold to D0, device inaccessible")
+
+
+@fault(
+    "The driver could not start the GPUs, and finds what that left behind at each later try",
+    *NOT_STARTED,
+    follows={**WITHOUT_GPUS, **NOT_MEASURED, "gpu.xid_errors": outcomes.WARN},
+    why="No program can use a GPU, and the driver has logged that",
+)
+def not_started_and_wpr2_up(host: Host) -> None:
+    """As in NVIDIA/open-gpu-kernel-modules issue 1230: its first try may be the driver's own fault."""
+    give_up(host, "NVRM: GPU0 RPC event history (CPU <- GSP):")
+    give_up(host, "NVRM: GPU0 _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP")
+
+
 def divide(host: Host, *numbers: int) -> None:
     """Enable MIG on GPUs; a process then sees one instance of one GPU."""
     for number in numbers:
@@ -1073,7 +1115,8 @@ def mig_and_wrong_kernel(host: Host) -> None:
         **unknown(*(name for name in FROM_THE_DOCUMENT[1:] if name != "gpu.inforom"), "driver.security_floor"),
         **unknown("gpu.nvlink", "idle.gpus"),
         **ONE_GPU,
-        **fails("driver.nvidia_smi", "driver.module_matches_user_space"),
+        **fails("driver.nvidia_smi"),
+        **unknown("driver.module_matches_user_space"),
     },
     why=f"{A_GPU_LESS}, and nvidia-smi ends with an error",
 )
@@ -1116,6 +1159,27 @@ def other_uuid(host: Host) -> None:
 @fault("Only root may open the GPUs' device nodes", "cuda.unprivileged")
 def device_nodes_of_root(host: Host) -> None:
     host.path("dev/nvidia0").chmod(0o600)
+
+
+@fault("The driver makes its device nodes for a group alone", "cuda.unprivileged", cause=model.HOST)
+def device_nodes_of_a_group(host: Host) -> None:
+    """As in openSUSE/nvidia-driver-G06 issue 52."""
+    host.write("proc/driver/nvidia/params", "DeviceFileUID: 0\nDeviceFileGID: 481\nDeviceFileMode: 432\n")
+    host.write(
+        "etc/modprobe.d/50-nvidia.conf", "options nvidia NVreg_DeviceFileGID=481 \\\n NVreg_DeviceFileMode=0660\n"
+    )
+    host.path("dev/nvidia0").chmod(0o600)
+
+
+@fault(
+    "The driver makes its device nodes for a group alone, and CUDA refuses to start for another reason (error 802)",
+    *REFUSED,
+    follows={**NO_CUDA, **skips("cuda.unprivileged")},
+    why="No program can use a GPU, nor could a user without the group",
+)
+def device_nodes_of_a_group_and_another_error(host: Host) -> None:
+    device_nodes_of_a_group(host)
+    lose_cuda(host, "802")
 
 
 @fault("A copy to a GPU arrives changed", "cuda.memory_copies")

@@ -9,6 +9,7 @@ the table of cuda_errors has, and nothing else wrong. What a check finds beside 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
@@ -17,12 +18,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     HOST,
+    REAPPLY,
     STACK,
     Check,
     Context,
     Symptom,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import foreign_settings, pci, pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import outcomes
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.frameworks import FRAMEWORKS
@@ -63,6 +65,7 @@ _ADDRESSES = re.compile(r"^Max address space +(\d+)", re.M)
 _LIMITED = re.compile(r"^\s*[^#\s]\S*\s+(?:hard|soft|-)\s+as\s+\d", re.M)
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where no file is named
 _VERSION = re.compile(r"^libcuda\.so\.(\d+\.\d+[\d.]*)$")
+_NODES = re.compile(r"^DeviceFile(\w+): (\d+)$", re.M)
 # What `nvidia-smi conf-compute` prints with -q, or before branch 550 with -f and -grs.
 _CONFIDENTIAL = re.compile(r"^\s*(?:CC (?:State|status)\s*:\s*ON|Multi-GPU Mode\s*:\s*Protected PCIe)\s*$", re.M | re.I)
 _READY = re.compile(r"^\s*(?:CC|Confidential Compute) GPUs Ready State\s*:\s*(\S.*?)\s*$", re.M | re.I)
@@ -78,6 +81,36 @@ _HMM_REMEDY = (
     "Write `options nvidia_uvm uvm_disable_hmm=1` to /etc/modprobe.d/uvm.conf and reload the module (`modprobe -r "
     "nvidia_uvm && modprobe nvidia_uvm`, or reboot), or add the kernel option `nokaslr` (%s) and reboot. The driver "
     "and CUDA are not the cause."
+)
+# What is logged before each failed try of the driver to initialize a GPU: whose fault it is, what it means, what to do;
+# the first row that fits. kernel_gsp.c in NVIDIA's open kernel modules; drivers/pci/pci.c of the kernel.
+_OFF_AND_ON = "Switch the host off and on; a reboot may leave the GPU as it is. "
+_NOT_STARTED = (
+    (
+        HOST,
+        re.compile(r"unexpected WPR2 already up"),
+        "it still has the protected memory (WPR2) of an earlier start",
+        _OFF_AND_ON,
+    ),
+    (
+        HOST,
+        re.compile(r"change power state from D3\w+ to D0"),
+        "it does not wake up from a state of low power (D3)",
+        _OFF_AND_ON + "If it comes back, switch off what saves power on PCIe (ASPM, D3cold, switchable graphics) in "
+        "the firmware setup, update the firmware, and check the card's power and seating.",
+    ),
+    (
+        STACK,
+        re.compile(r"Direct firmware load for nvidia/|No firmware image found|GSP firmware image version mismatch"),
+        "/lib/firmware/nvidia has no firmware of the driver's version",
+        REAPPLY + " Of a driver of others, install all packages again, in one version.",
+    ),
+    (
+        STACK,
+        re.compile(""),
+        "`journalctl -k -b -g 'NVRM|nvidia'` has its messages",
+        _OFF_AND_ON + "If that does not help, compare the board's VBIOS with the vendor's newest.",
+    ),
 )
 
 
@@ -407,6 +440,23 @@ def _find_hmm(host: Host) -> Found | None:
     )
 
 
+def _find_node_mode(host: Host) -> Found | None:
+    """Find that the driver was told to make its device nodes for a user and a group alone (README of the driver)."""
+    root = host.context.root
+    given = dict(_NODES.findall(files.read_text(root, "/proc/driver/nvidia/params") or ""))
+    mode = int(given.get("Mode", "438"))  # in decimal, as the kernel prints it
+    if mode & 0o6 == 0o6:
+        return None
+    where = foreign_settings.device_modes(root)
+    text = "the driver makes its device nodes with the mode %04o" % mode + (" (%s)" % "; ".join(where) if where else "")
+    remedy = (
+        "If that is meant, make each user of the GPUs a member of the group that owns them (`ls -l /dev/nvidia*`), and "
+        "waive this check. Else remove NVreg_DeviceFileMode from there, run `%s`, and reboot."
+        % words_of(root).INITRAMFS
+    )
+    return Found(text, remedy, frozenset(gpu.pci_address for gpu in host.pci[0]) | _addresses(host.log.gpus))
+
+
 def _find_window(host: Host) -> Found | None:
     """Find GPUs that no driver takes, since the firmware has given them no addresses."""
     ours = [gpu for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone]
@@ -417,6 +467,19 @@ def _find_window(host: Host) -> Found | None:
         return None
     text = "the firmware has given %s no window for its memory (BAR1)" % ", ".join(without)
     return Found(text, pcie.WINDOW_REMEDY, frozenset(without), len(ours) - len(without))
+
+
+def _find_not_started(host: Host, blame: str) -> Found | None:
+    """Find GPUs that the driver could not initialize, by what was logged before each try."""
+    ours = [gpu.pci_address for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone]
+    missing = {*ours} - _addresses(host.log.gpus)
+    tries = {gpu: said for gpu, said in kernel_log.not_initialized(host.kernel_log).items() if gpu in missing}
+    logged = [text for texts in tries.values() for text in texts]
+    whose, _pattern, why, remedy = next(row for row in _NOT_STARTED if all(map(row[1].search, logged)))
+    if not tries or whose != blame:
+        return None
+    text = "the driver could not initialize GPU %s: %s" % (", ".join(sorted(tries)), why)
+    return Found(text, remedy if blame == HOST else "%s. %s" % (text, remedy), frozenset(tries), len(ours) - len(tries))
 
 
 def _find_iommu(host: Host) -> Found | None:
@@ -522,6 +585,37 @@ CAUSES: tuple[Cause, ...] = (
         blame=HOST,
         errors=(35, 100, 999),
         find=_find_window,
+    ),
+    FewerCause(
+        "A GPU in a state in which no driver starts it",
+        FAIL,
+        "`RmInitAdapter failed` of a GPU that is missing, in the kernel log, and before each `WPR2 already up` or "
+        "`change power state from D3cold to D0`",
+        "Switch the host off and on; settings of the firmware that save power",
+        (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HOST,
+        errors=(100, 101, 999),
+        find=functools.partial(_find_not_started, blame=HOST),
+    ),
+    FewerCause(
+        "A GPU that the driver could not initialize",
+        FAIL,
+        "`RmInitAdapter failed` of a GPU that is missing, in the kernel log, after something else",
+        "Without firmware of the driver's version, its packages again; else switch the host off and on",
+        (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
+        blame=STACK,
+        errors=(100, 101, 999),
+        find=functools.partial(_find_not_started, blame=STACK),
+    ),
+    Cause(
+        "Device nodes for a group",
+        FAIL,
+        "`DeviceFileMode` in /proc/driver/nvidia/params, and `NVreg_DeviceFileMode` in modprobe.d",
+        "Membership in the group, or the mode 0666",
+        ("cuda.unprivileged",),
+        blame=HOST,
+        errors=(100, 304, 999),
+        find=_find_node_mode,
     ),
     Cause(
         "The IOMMU between GPUs",

@@ -19,8 +19,9 @@ HISTORY = "/var/log/apt/history.log"
 # A file below these directories changes what apt may install.
 SOURCES: Tuple[str, ...] = ("/etc/apt/sources.list.d/", "/etc/apt/keyrings/")
 FINISH = (
-    "run sudo dpkg --configure -a, and sudo apt-get install --reinstall NAME for a package that is half-installed; "
-    "then run this again"
+    "run sudo dpkg --configure -a; sudo apt-get --fix-broken install, which shows what it would install and remove, "
+    "and asks, where that names a dependency; and sudo apt-get install --reinstall NAME for a package that is "
+    "half-installed; then run this again"
 )
 REPAIR = (
     "run sudo apt-get --fix-broken install, which shows what it would install and remove, and asks; then run this again"

@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 PROBLEMS = {
     "realtime-kernel": "modules are to be built for a kernel with PREEMPT_RT, which NVIDIA's driver does not support",
     "clang-kernel": "modules are to be built for a kernel that clang has built, for which NVIDIA's do not build",
+    "raspberry-pi-kernel": "the host has a kernel of Raspberry Pi, on which NVIDIA's driver does not initialize a GPU",
 }
 WARNINGS = {
     "compiler-unknown": "the compiler of a kernel is not known: DKMS takes the default one, which may not fit",
@@ -58,10 +59,12 @@ def _refuse_kernels(context: ResolveContext, findings: Findings) -> None:
         names = ", ".join(found)
         start = context.distro.words.START.format(kernel="RELEASE")
         default = f"sudo {start}" if start else "GRUB_DEFAULT in /etc/default/grub, sudo update-grub"
+        why = f"build for kernel {names} (CONFIG_{bad.setting}=y)" if bad.setting else f"serve kernel {names}"
         findings.problem(
             bad.code,
-            f"NVIDIA's modules do not build for kernel {names} (CONFIG_{bad.setting}=y): {bad.symptom} ({bad.source})",
-            f"start a standard kernel instead: type: sudo {context.distro.words.install([image])}, "
+            f"NVIDIA's modules do not {why}: {bad.symptom} ({bad.source})",
+            bad.instead
+            or f"start a standard kernel instead: type: sudo {context.distro.words.install([image])}, "
             f"make that GRUB's default ({default}) or remove {names}, and type: sudo reboot",
         )
 
@@ -82,7 +85,7 @@ def warn_of_poor_kernels(context: ResolveContext, findings: Findings) -> None:
 def _is(bad: BadKernel | PoorKernel, context: ResolveContext, release: str) -> bool:
     """Return whether a kernel is of a kind, by its configuration, else by its name."""
     settings = _release(context, release).settings
-    if settings is not None:
+    if bad.setting and settings is not None:
         return bad.setting in settings
     return bool(bad.named and re.search(bad.named, release))
 

@@ -200,13 +200,19 @@ OTHERS = ["2941", "31a1", "31c2", "31c3", "2b00", "3400"]  # trays of GB200 and 
 def test_a_machine_that_others_set_up_is_refused_by_name(device, architecture):
     """Whatever is asked, and also where it was probed: NVL72 needs IMEX, and a Jetson has a driver of its own."""
     for described in (True, False):
-        host = Host("ubuntu-24.04", architecture, gpus=(HostGpu(f"10de:{device}"),), described=described)
+        host = Host("ubuntu-24.04", architecture, gpus=(HostGpu(f"10de:{device}"),) * 2, described=described)
         for request in (asking(), asking(driver="none", cuda="none")):
             made = resolve(load_catalog(), request, host)
             assert [problem.code for problem in made.problems] == ["machine-not-supported"]
             assert made.problems[0].message.startswith(products()[device]["name"])
             assert made.remedies == ()
             assert all(part is None for part in made.components.values())
+
+
+@pytest.mark.parametrize(("device", "expected"), [("31c2", []), ("31c3", []), ("2941", ["machine-not-supported"])])
+def test_one_gb300_is_that_of_a_workstation(device: str, expected: list[str]) -> None:
+    made = resolve(load_catalog(), asking(), Host("ubuntu-24.04", "aarch64", gpus=(HostGpu(f"10de:{device}"),)))
+    assert [problem.code for problem in made.problems] == expected
 
 
 ON_ARM_ALONE = sorted({device for device, row in products().items() if row.get("arm_only")} - {*OTHERS})

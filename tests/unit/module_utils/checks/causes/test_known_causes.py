@@ -22,7 +22,7 @@ IDS = {spec.id for group in verify.GROUPS.values() for spec in group.CHECKS}
 def test_each_cause_is_of_checks_that_exist_and_has_a_blame_where_it_fails_them() -> None:
     assert [cause.name for cause in known_causes.CAUSES if not cause.checks or set(cause.checks) - IDS] == []
     assert [cause.name for cause in known_causes.CAUSES if (cause.outcome == outcomes.FAIL) != bool(cause.blame)] == []
-    assert {cause.blame for cause in known_causes.CAUSES} <= {None, model.HOST, model.HARDWARE}
+    assert {cause.blame for cause in known_causes.CAUSES} <= {None, model.HOST, model.HARDWARE, model.STACK}
 
 
 # `nvidia-smi conf-compute -f` and `-grs` before branch 550, as NVIDIA/nvtrust issues 37 and 39 show them.

@@ -219,6 +219,8 @@ BAD_KERNELS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "realtime, by its name": ({"6.6.30-rt30": {}}, {}, ["realtime-kernel"]),
     "another, in spite of its name": ({"6.6.30-rt30": {"settings": []}}, {}, []),
     "clang": ({"6.15.5-x64v3-xanmod1": CLANG}, {}, ["clang-kernel"]),
+    "of a Raspberry Pi": ({"6.12.47+rpt-rpi-2712": {"settings": []}}, {}, ["raspberry-pi-kernel"]),
+    "of Ubuntu for a Raspberry Pi": ({"6.8.0-1010-raspi": {}}, {}, ["raspberry-pi-kernel"]),
     "the next-boot one": ({"6.6.30": {"settings": []}, "6.6.31-rt30": RT}, {}, ["realtime-kernel"]),
     "the running and the next-boot one": ({"6.6.30-rt30": RT, "6.6.31-rt30": RT}, {}, ["realtime-kernel"]),
     "one for which somebody has built them": ({"6.6.30-rt30": RT}, {"loaded": {"version": "595.71.05"}}, []),
