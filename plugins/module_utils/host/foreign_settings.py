@@ -120,13 +120,14 @@ def module_settings(root: str) -> list[Blacklist]:
     return found + _options(root)
 
 
-def device_modes(root: str) -> list[str]:
-    """Return the lines of modprobe.d that say who may open the driver's device nodes, each with its file and number."""
+def driver_options(root: str, option: str) -> list[str]:
+    """Return the lines of modprobe.d that give NVIDIA's module an option (a pattern), each with its file and number."""
+    wanted = re.compile(r"\s*options\s+nvidia\S*\s.*NVreg_(?:%s)" % option)
     return [
         "`%s` in %s, line %d" % (" ".join(joined(text).split()), path, number)
         for path in _modprobe_files(root)
         for number, text in _logical_lines(_read(root, path) or "")
-        if re.match(r"\s*options\s+nvidia\S*\s.*NVreg_(?:DeviceFile|ModifyDeviceFiles)", joined(text))
+        if wanted.match(joined(text))
     ]
 
 

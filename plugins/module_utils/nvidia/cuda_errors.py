@@ -85,7 +85,8 @@ CUDA: dict[int | str, Known] = {
         "CUDA_ERROR_NO_DEVICE",
         "no CUDA-capable device is detected",
         "CUDA detects no GPU",
-        "Unset CUDA_VISIBLE_DEVICES, check that /dev/nvidia* exist and that `nvidia-smi -L` lists the GPUs.",
+        "Where `nvidia-smi -L` lists the GPUs, unset CUDA_VISIBLE_DEVICES and check that /dev/nvidia* exist; where it "
+        "does not, `journalctl -k -b -g 'NVRM|nvidia'` shows why.",
     ),
     101: Known(
         "cudaErrorInvalidDevice",

@@ -74,6 +74,13 @@ _LOAD_ATTEMPT = re.compile(
     r"|Loading of (?:unsigned module|module with .+) is rejected|Lockdown: .*\bmodule loading is restricted",
     re.MULTILINE,
 )
+# check_modstruct_version, check_version and simplify_symbols in the kernel's kernel/module.
+_REFUSED = re.compile(r"nvidia\w*: (?:version magic '|disagrees about version of symbol |Unknown symbol )")
+# The driver on GPUs of other branches, in several lines each: NixOS/nixos-hardware#1880, ZaidQureshi/bam#38.
+_NOT_SERVED = re.compile(
+    r"The NVIDIA [^:]*? installed in this system is (?:supported through the NVIDIA [\d.x]+ Legacy drivers|"
+    r"not supported by the NVIDIA [\d.]+ driver release)"
+)
 # RmInitAdapter in src/nvidia/arch/nvalloc/unix/src/osinit.c of NVIDIA's open kernel modules.
 _INIT_FAILED = re.compile(r"NVRM: GPU ([0-9a-fA-F:.]+): RmInitAdapter failed")
 _TIME = re.compile(r"^(?:(\d{4}-\d\d-\d\dT\S+) |\[ *(\d+\.\d+)\])")
@@ -265,6 +272,22 @@ def not_initialized(text: str) -> dict[str, list[str]]:
         elif message.startswith(("NVRM: ", "nvidia ")):
             before.append(message)
     return tries
+
+
+def refused_module(text: str) -> str:
+    """Return why the kernel has refused a module of NVIDIA's since it last loaded the driver's; empty without it."""
+    found = ""
+    for line in text.splitlines():
+        message = _PREFIX.sub("", line, 1)
+        found = "" if _LOADED.match(message) else message if _REFUSED.match(message) else found
+    return found
+
+
+def not_served(text: str) -> list[str]:
+    """Return what the driver says of GPUs that another branch serves; it does so before it says that it is loaded."""
+    messages = (_PREFIX.sub("", line, 1) for line in text.splitlines())
+    words = [word for message in messages if _NVRM.match(message) for word in message.split()[1:]]
+    return sorted(set(_NOT_SERVED.findall(" ".join(words))))
 
 
 def iommu_faults(text: str) -> dict[str, str]:

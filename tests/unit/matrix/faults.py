@@ -245,6 +245,52 @@ def driver_fails_beside_a_blacklist(host: Host) -> None:
     log(host, "NVRM: The NVIDIA probe routine failed for 2 device(s).")
 
 
+# As in negativo17/nvidia-driver issue 97.
+MAGIC = "nvidia: version magic '6.1.0-50-amd64 SMP mod_unload ' should be '6.1.0-56-amd64 SMP mod_unload '"
+
+
+@fault(
+    "The kernel refuses the driver's module, which is built for another one",
+    "driver.nvidia_smi",
+    "driver.module_matches_user_space",
+    "driver.pci_binding",
+    follows={**NO_NVIDIA_SMI, **NO_DEVICE, **skips(*ON_DEVICES, *COMPUTATIONS)},
+    why="Neither nvidia-smi nor CUDA has a module",
+)
+def module_refused(host: Host) -> None:
+    driver_not_loaded(host)
+    log(host, MAGIC)
+
+
+@fault(
+    "The driver's module was unloaded, after the kernel had refused an older one",
+    "driver.nvidia_smi",
+    "driver.module_matches_user_space",
+    "driver.pci_binding",
+    follows={**NO_NVIDIA_SMI, **NO_DEVICE},
+    why="Neither nvidia-smi nor CUDA has a module",
+)
+def module_refused_before(host: Host) -> None:
+    module_refused(host)
+    log(host, f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {at.DRIVER}  Release Build")
+
+
+@fault(
+    "The GPUs are served by another branch of the driver alone",
+    "driver.nvidia_smi",
+    "driver.module_matches_user_space",
+    "driver.pci_binding",
+    follows={**NO_NVIDIA_SMI, **NO_DEVICE, **skips(*ON_DEVICES, *COMPUTATIONS)},
+    why="No driver takes such a GPU",
+    cause=model.HOST,
+)
+def gpus_not_served(host: Host) -> None:
+    """As in NixOS/nixos-hardware issue 1880."""
+    driver_not_loaded(host)
+    log(host, "NVRM: The NVIDIA GeForce GTX 1050 GPU installed in this system is")
+    log(host, "NVRM:  supported through the NVIDIA 580.xx Legacy drivers. Please")
+
+
 @fault(
     "nvidia-smi reports another driver version",
     "driver.nvidia_smi",
@@ -1058,6 +1104,19 @@ def not_started_and_wpr2_up(host: Host) -> None:
     give_up(host, "NVRM: GPU0 _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP")
 
 
+@fault(
+    "The driver did not serve a GPU that is gone, and CUDA refuses to start (error 802)",
+    *REFUSED,
+    follows=NO_CUDA,
+    why="No program can use a GPU",
+)
+def gpu_not_served_and_another_error(host: Host) -> None:
+    log(host, "NVRM: The NVIDIA GPU 0000:8a:00.0 (PCI ID: 10de:26b9)")
+    log(host, "NVRM: installed in this system is not supported by the")
+    log(host, "NVRM: NVIDIA 470.256.02 driver release.")
+    lose_cuda(host, "802")
+
+
 def divide(host: Host, *numbers: int) -> None:
     """Enable MIG on GPUs; a process then sees one instance of one GPU."""
     for number in numbers:
@@ -1209,6 +1268,23 @@ def iommu_and_peer_copy(host: Host) -> None:
     """As in NVIDIA/nccl issue 257."""
     translate(host)
     peer_copy_wrong(host)
+
+
+def force_peers(host: Host) -> None:
+    host.write("proc/driver/nvidia/params", 'RegistryDwords: "RMForceStaticBar1=1;PeerMappingOverride=1"\n')
+
+
+@fault("An option forces peer access, and a copy between GPUs arrives changed", "cuda.peer_access", cause=model.HOST)
+def forced_peers_and_peer_copy(host: Host) -> None:
+    """As in NVIDIA/nccl issue 2335."""
+    force_peers(host)
+    peer_copy_wrong(host)
+
+
+@fault("An option forces peer access, and a copy to a GPU arrives changed", "cuda.memory_copies")
+def forced_peers_and_copy(host: Host) -> None:
+    force_peers(host)
+    copy_wrong(host)
 
 
 @fault(

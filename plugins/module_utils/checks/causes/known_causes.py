@@ -65,6 +65,7 @@ _ADDRESSES = re.compile(r"^Max address space +(\d+)", re.M)
 _LIMITED = re.compile(r"^\s*[^#\s]\S*\s+(?:hard|soft|-)\s+as\s+\d", re.M)
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where no file is named
 _VERSION = re.compile(r"^libcuda\.so\.(\d+\.\d+[\d.]*)$")
+_FORCED_PEERS = re.compile(r"^RegistryDwords: .*\b((?:PeerMappingOverride|RMForceP2PType|ForceP2P)=\w+)", re.M)
 _NODES = re.compile(r"^DeviceFile(\w+): (\d+)$", re.M)
 # What `nvidia-smi conf-compute` prints with -q, or before branch 550 with -f and -grs.
 _CONFIDENTIAL = re.compile(r"^\s*(?:CC (?:State|status)\s*:\s*ON|Multi-GPU Mode\s*:\s*Protected PCIe)\s*$", re.M | re.I)
@@ -98,6 +99,13 @@ _NOT_STARTED = (
         "it does not wake up from a state of low power (D3)",
         _OFF_AND_ON + "If it comes back, switch off what saves power on PCIe (ASPM, D3cold, switchable graphics) in "
         "the firmware setup, update the firmware, and check the card's power and seating.",
+    ),
+    (
+        HOST,
+        re.compile(r"swiotlb buffer is full"),
+        "the kernel's bounce buffer (swiotlb), which a virtual machine with encrypted memory needs, has no room for it",
+        "Take the kernel, the settings of the virtual machine and a GPU of NVIDIA's deployment guide for confidential "
+        "computing; the kernel option `swiotlb=` only enlarges the buffer.",
     ),
     (
         STACK,
@@ -447,7 +455,7 @@ def _find_node_mode(host: Host) -> Found | None:
     mode = int(given.get("Mode", "438"))  # in decimal, as the kernel prints it
     if mode & 0o6 == 0o6:
         return None
-    where = foreign_settings.device_modes(root)
+    where = foreign_settings.driver_options(root, "DeviceFileMode")
     text = "the driver makes its device nodes with the mode %04o" % mode + (" (%s)" % "; ".join(where) if where else "")
     remedy = (
         "If that is meant, make each user of the GPUs a member of the group that owns them (`ls -l /dev/nvidia*`), and "
@@ -480,6 +488,48 @@ def _find_not_started(host: Host, blame: str) -> Found | None:
         return None
     text = "the driver could not initialize GPU %s: %s" % (", ".join(sorted(tries)), why)
     return Found(text, remedy if blame == HOST else "%s. %s" % (text, remedy), frozenset(tries), len(ours) - len(tries))
+
+
+def _find_not_served(host: Host) -> Found | None:
+    """Find GPUs that no driver has, where the driver says that another branch of it serves some GPU."""
+    ours = [gpu for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone]
+    free = [gpu.pci_address for gpu in ours if gpu.kernel_driver is None]
+    said = kernel_log.not_served(host.kernel_log) if free else []
+    if not said:
+        return None
+    text = "the driver does not serve %s, and says: %s" % (", ".join(free), "; ".join(said))
+    remedy = REAPPLY + " It plans a driver for all GPUs. Or leave the GPU alone: gpu_stack_ignore_gpus."
+    return Found(text, remedy, frozenset(free), len(ours) - len(free))
+
+
+def _find_refused(host: Host) -> Found | None:
+    """Find that the kernel has refused the driver's module, which is built for another one or another driver."""
+    if proc_driver.read(host.context.root) is not None:
+        return None
+    message = kernel_log.refused_module(host.kernel_log)
+    if not message:
+        return None
+    remedy = (
+        "The kernel has refused the module: %s. It is built for another kernel, or against another driver: `dkms "
+        "status` names it, `sudo dkms build --force NAME/VERSION && sudo dkms install --force NAME/VERSION` build it "
+        "again; then `modprobe nvidia`." % message
+    )
+    return Found(message, remedy, frozenset(gpu.pci_address for gpu in host.pci[0]))
+
+
+def _find_forced_peers(host: Host) -> Found | None:
+    """Find that an option of the module makes the driver allow peer access that it would not."""
+    forced = _FORCED_PEERS.search(files.read_text(host.context.root, "/proc/driver/nvidia/params") or "")
+    if not forced:
+        return None
+    where = foreign_settings.driver_options(host.context.root, "RegistryDwords")
+    text = "peer access is forced by %s of the module" % forced.group(1) + (" (%s)" % "; ".join(where) if where else "")
+    remedy = (
+        "Remove that option, run `%s`, and reboot: without it the driver lets those GPUs copy directly whose data "
+        "arrive. Until then, NCCL_P2P_DISABLE=1 in the environment of programs does without it."
+        % words_of(host.context.root).INITRAMFS
+    )
+    return Found(text, remedy, frozenset(gpu.pci_address for gpu in host.pci[0]))
 
 
 def _find_iommu(host: Host) -> Found | None:
@@ -607,6 +657,36 @@ CAUSES: tuple[Cause, ...] = (
         errors=(100, 101, 999),
         find=functools.partial(_find_not_started, blame=STACK),
     ),
+    FewerCause(
+        "A GPU that another branch of the driver serves",
+        FAIL,
+        "No driver has the GPU, and the driver logs that its legacy drivers serve it, or that this release does not",
+        "Plan again; or `gpu_stack_ignore_gpus`",
+        (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HOST,
+        errors=(100, 101, 999),
+        find=_find_not_served,
+    ),
+    FewerCause(
+        "A module that the kernel refuses",
+        FAIL,
+        "No module is loaded, and the kernel has logged another version magic of it, or a symbol that does not fit",
+        "`sudo dkms build --force NAME/VERSION && sudo dkms install --force NAME/VERSION`",
+        (*module_blacklists.CHECKS, *ON_DEVICES, *OF_FRAMEWORKS),
+        blame=STACK,
+        errors=(35, 100, 999),
+        find=_find_refused,
+    ),
+    Cause(
+        "Peer access that an option forces",
+        FAIL,
+        "`RegistryDwords` with `PeerMappingOverride` or the like in /proc/driver/nvidia/params",
+        "The driver's module without that option",
+        _BETWEEN_GPUS,
+        blame=HOST,
+        errors=(cuda_errors.BETWEEN,),
+        find=_find_forced_peers,
+    ),
     Cause(
         "Device nodes for a group",
         FAIL,
@@ -655,7 +735,7 @@ def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int
     if check.symptom is None or check.status not in (FAIL, UNKNOWN):
         return check
     symptom = check.symptom
-    if not symptom.errors and symptom.seen == 0:
+    if not symptom.errors and symptom.seen == 0 and check.id in OF_FRAMEWORKS:
         symptom = dataclasses.replace(symptom, errors=of_all)
     gpus = frozenset(gpu.pci_address for gpu in host.pci[0]) or _addresses(host.log.gpus)
     for cause in CAUSES:
