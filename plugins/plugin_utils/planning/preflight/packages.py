@@ -62,11 +62,14 @@ def check_package_manager(context: Context, findings: Findings) -> None:
     elif is_needed and (state.broken or state.interrupted):
         others = [package for package in state.broken if package.of_others and package.name not in context.packages]
         if others:
+            removed = {row.name for part in context.diff.components for row in part.packages if row.action == REMOVE}
+            gone = [package.name for package in others if package.name in removed]
+            instead = f"; or, where a module does not build, remove what is replaced anyway: sudo {words.remove(gone)}"
             PACKAGES_BROKEN.add_problem(
                 findings,
                 f"{words.INTERRUPTED} and left packages of others unfinished: {_states(others)}; with what is "
                 f"planned, {words.NAME} would finish them, too",
-                words.FINISH,
+                words.FINISH + (instead if gone else ""),
             )
             return
         found = _states(state.broken) if state.broken else "its journal is unfinished"
