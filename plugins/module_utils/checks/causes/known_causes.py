@@ -481,7 +481,8 @@ def _find_not_started(host: Host, blame: str) -> Found | None:
     """Find GPUs that the driver could not initialize, by what was logged before each try."""
     ours = [gpu.pci_address for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone]
     missing = {*ours} - _addresses(host.log.gpus)
-    tries = {gpu: said for gpu, said in kernel_log.not_initialized(host.kernel_log).items() if gpu in missing}
+    text = host.kernel_log if missing else ""
+    tries = {gpu: said for gpu, said in kernel_log.not_initialized(text).items() if gpu in missing}
     logged = [text for texts in tries.values() for text in texts]
     whose, _pattern, why, remedy = next(row for row in _NOT_STARTED if all(map(row[1].search, logged)))
     if not tries or whose != blame:
@@ -504,9 +505,8 @@ def _find_not_served(host: Host) -> Found | None:
 
 def _find_refused(host: Host) -> Found | None:
     """Find that the kernel has refused the driver's module, which is built for another one or another driver."""
-    if proc_driver.read(host.context.root) is not None:
-        return None
-    message = kernel_log.refused_module(host.kernel_log)
+    is_away = bool(host.pci[0]) and proc_driver.read(host.context.root) is None
+    message = kernel_log.refused_module(host.kernel_log) if is_away else ""
     if not message:
         return None
     remedy = (
