@@ -78,8 +78,8 @@ _LOAD_ATTEMPT = re.compile(
 _REFUSED = re.compile(r"nvidia\w*: (?:version magic '|disagrees about version of symbol |Unknown symbol )")
 # The driver on GPUs of other branches, in several lines each: NixOS/nixos-hardware#1880, ZaidQureshi/bam#38.
 _NOT_SERVED = re.compile(
-    r"The NVIDIA [^:]*? installed in this system is (?:supported through the NVIDIA [\d.x]+ Legacy drivers|"
-    r"not supported by the NVIDIA [\d.]+ driver release)"
+    r"The NVIDIA (?:(?!The NVIDIA ).)*? installed in this system is "
+    r"(?:supported through the NVIDIA [\d.x]+ Legacy drivers|not supported by the NVIDIA [\d.]+ driver release)"
 )
 # RmInitAdapter in src/nvidia/arch/nvalloc/unix/src/osinit.c of NVIDIA's open kernel modules.
 _INIT_FAILED = re.compile(r"NVRM: GPU ([0-9a-fA-F:.]+): RmInitAdapter failed")

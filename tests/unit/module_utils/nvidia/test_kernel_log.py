@@ -278,3 +278,48 @@ def test_the_journal_is_read_from_a_position_on(since: str | None, words: list[s
 
     assert kernel_log.read(run, since, 7) == (JOURNAL, "")
     assert asked == [[*kernel_log.READERS[0], *words, "7"]]
+
+
+FAILED = "NVRM: GPU 0000:A1:00.0: RmInitAdapter failed! (0x62:0x40:2168)\n"
+LOADED_AGAIN = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  595.71.05  Release Build\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "tries"),
+    [
+        (FAILED, {"0000:a1:00.0": [""]}),
+        (
+            "[ 1.2] nvidia 0000:a1:00.0: x\n" + FAILED + "NVRM: y\nusb: z\n" + FAILED,
+            {"0000:a1:00.0": ["nvidia 0000:a1:00.0: x", "NVRM: y"]},
+        ),
+        ("NVRM: x\n" + FAILED.replace("A1", "a2") + FAILED, {"0000:a2:00.0": ["NVRM: x"], "0000:a1:00.0": [""]}),
+        (FAILED + LOADED_AGAIN + "NVRM: x\n", {}),
+    ],
+    ids=["alone", "twice", "two GPUs", "loaded again"],
+)
+def test_tries_to_initialize_a_gpu(text: str, tries: dict[str, list[str]]) -> None:
+    assert kernel_log.not_initialized(text) == tries
+
+
+def test_a_module_that_was_refused_counts_until_one_is_loaded() -> None:
+    refused = "nvidia_uvm: disagrees about version of symbol nvUvmInterfaceOwnPageFaultIntr"
+    assert kernel_log.refused_module(f"[ 1.2] {refused}\n") == refused
+    assert kernel_log.refused_module(f"{refused}\n{LOADED_AGAIN}") == ""
+    assert kernel_log.refused_module("nouveau: Unknown symbol drm_x (err -2)\n") == ""
+
+
+def test_what_the_driver_does_not_serve_is_said_before_it_is_loaded() -> None:
+    """As NixOS/nixos-hardware issue 1880 and ZaidQureshi/bam issue 38 have it, each twice."""
+    legacy = (
+        "[ 8.1] NVRM: The NVIDIA NVIDIA GeForce GTX 1050 GPU installed in this system is\n"
+        "         NVRM:  supported through the NVIDIA 580.xx Legacy drivers. Please\n"
+    )
+    newer = (
+        "NVRM: The NVIDIA GPU 0000:8a:00.0 (PCI ID: 10de:26b9)\n"
+        "NVRM: installed in this system is not supported by the\nNVRM: NVIDIA 470.256.02 driver release.\n"
+    )
+    (said,) = kernel_log.not_served(legacy + legacy + LOADED_AGAIN)
+    assert said.startswith("The NVIDIA NVIDIA GeForce GTX 1050 GPU installed in this system is supported through")
+    (said,) = kernel_log.not_served(newer + LOADED_AGAIN)
+    assert said.startswith("The NVIDIA GPU 0000:8a:00.0 (PCI ID: 10de:26b9) installed in this system is not supported")
+    assert kernel_log.not_served(LOADED_AGAIN) == []
