@@ -245,7 +245,8 @@ class RpmDatabase(PackageDatabase):
         names = {row.number: row.row for row in every}
         providers: Dict[str, Set[str]] = {}
         for key, number in self._select("SELECT key, hnum FROM Providename"):
-            providers.setdefault(key, set()).add(names[number])
+            if number in names:  # else it was installed since, while a transaction goes on
+                providers.setdefault(key, set()).add(names[number])
         requirements: Dict[int, Set[str]] = {}
         for key, number in self._select("SELECT key, hnum FROM Requirename"):
             requirements.setdefault(number, set()).update(_WORD.findall(key[1:-1]) if key.startswith("(") else [key])

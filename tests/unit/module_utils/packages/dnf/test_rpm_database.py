@@ -105,6 +105,16 @@ def test_dependencies_are_packages_that_provide_them(full: RealDnf) -> None:
     assert full.database.read(["nvidia-o*", "dkms"]).keys() == {"nvidia-open", "dkms"}
 
 
+def test_a_package_that_is_installed_while_the_tables_are_read_is_left_out(full: RealDnf) -> None:
+    """The tables are read one after the other: here the second one has a package that the first one has not yet."""
+    before = full.database.read()
+    with sqlite3.connect(full.root / "var/lib/rpm/rpmdb.sqlite") as connection:
+        connection.execute("DELETE FROM Packages WHERE hnum = (SELECT hnum FROM Providename WHERE key = 'with-files')")
+    connection.close()
+    del before["with-files"]
+    assert full.database.read() == before
+
+
 def test_what_is_locked_is_held_whether_it_is_there_or_not(full: RealDnf) -> None:
     locks = ["vim-minimal", "kernel-core-5.14.0", "libnccl"]
     assert full.do("dnf", "versionlock", "add", *locks).returncode == 0
