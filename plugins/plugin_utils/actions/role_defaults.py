@@ -70,7 +70,8 @@ def build_packages(facts: Mapping[str, Any], python: str) -> list[str]:
     """Return the packages that PyTorch's Triton compiles with; python: such as 3.12, empty for the host's python3."""
     catalog, name = load_catalog(), distribution(facts)
     distro = catalog.distros[name]
-    packaged = python in ("", *distro.python.available)
+    # Where the archive has other Pythons, python3 is the package manager's own; uv brings another, with its headers.
+    packaged = python in distro.python.available if python else not distro.python.packages
     compiler, headers = facts_of_catalog.triton_packages(catalog, distro.family, python or "3", packaged)
     return [*compiler, *headers]
 
