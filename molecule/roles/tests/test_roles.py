@@ -148,8 +148,8 @@ def test_cudnn_has_library_and_headers_of_one_version(on):
     host = on("cudnn")
     assert_installed_and_held(host, PACKAGES["cudnn"])
     files = packages.of(host).files("libcudnn9-headers-cuda-13")
-    (path,) = [path for path in files if re.search(r"/cudnn_version.*[.]h$", path)]
-    header = host.file(path).content_string
+    paths = [path for path in files if re.search(r"/cudnn_version.*[.]h$", path)]  # a file, and a link to it
+    header = host.file(paths[0]).content_string
     major, minor, patch = given("cudnn")["cudnn_version"].split(".")[:3]
     assert [f"#define CUDNN_{name} {value}" in header for name, value in
             (("MAJOR", major), ("MINOR", minor), ("PATCHLEVEL", patch))] == [True] * 3  # fmt: skip
