@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 
@@ -101,6 +101,14 @@ class SourceEntry:
     signed_by: str | None = None
     offers: bool | None = None
     keys: tuple[str, ...] | None = dataclasses.field(default=None, metadata=records.OMITTED)
+
+
+def of_one_repository(entries: Iterable[SourceEntry]) -> list[list[SourceEntry]]:
+    """Return sources by the repository and suite that they name, as apt compares them."""
+    groups: dict[tuple[str, str], list[SourceEntry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.uri.rstrip("/"), entry.suite), []).append(entry)
+    return list(groups.values())
 
 
 @dataclasses.dataclass(frozen=True)

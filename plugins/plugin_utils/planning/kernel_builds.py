@@ -48,7 +48,10 @@ DROP_IN = "/etc/default/grub.d/zz-kernel.cfg"  # grub-mkconfig reads these files
 
 @dataclasses.dataclass(frozen=True)
 class Builds:
-    """What modules are built for and with. headers, compilers: the packages that will be installed, tools included."""
+    """What modules are built for and with.
+
+    headers, compilers: the packages that will be installed, tools included. held: those that others hold or exclude.
+    """
 
     kernel: Kernel
     driver: DriverComponent
@@ -56,6 +59,7 @@ class Builds:
     compilers: tuple[str, ...]
     distro: Distro
     architecture: str
+    held: tuple[str, ...] = ()
 
     def has(self, package: str) -> bool:
         """Return whether a package is installed or apt offers it, as far as that is known."""
@@ -199,8 +203,11 @@ def _another_kernel(builds: Builds, release: str) -> str:
     if usable:
         chosen = kernel.running if kernel.running in usable else usable[-1]
         return _start(kernel, chosen, builds.distro.words)
-    install = builds.distro.words.install([_image(builds)])
-    return f"install a kernel of the archive, which has its headers. Type: sudo {install} && sudo reboot"
+    image, words = _image(builds), builds.distro.words
+    held = [name for name in builds.held if name == image or name.startswith(f"{image}-")]
+    first = f"{words.release(held)} Then " if held else ""
+    install = f"sudo {words.install([image])} && sudo reboot"
+    return f"{first}install a kernel of the archive, which has its headers. Type: {install}"
 
 
 def _start(kernel: Kernel, release: str, words: Words) -> str:

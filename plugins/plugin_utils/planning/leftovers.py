@@ -13,7 +13,11 @@ from urllib.parse import urlsplit
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import CudaComponent, DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import FindingSpec
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PreferredSource, SourceEntry
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
+    PreferredSource,
+    SourceEntry,
+    of_one_repository,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import adoption
@@ -193,12 +197,29 @@ def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Left
                 continue
             message = f"{entry.file} defines {entry.uri}, whose packages may conflict; remove it if nothing needs it"
             yield _source(entry, probe, catalog, message, blocks=False)
-        elif entry.signed_by != OWN_KEY and not is_adopted and not entry.file.startswith(_OF_DNF):
+        elif entry.signed_by != OWN_KEY and not is_adopted and not _is_of_dnf(entry):
             message = (
                 f"{entry.file} defines {entry.uri}, signed by {entry.signed_by or 'any trusted key'}; expected "
                 f"{OWN_KEY}, since apt refuses a repository with two different Signed-By values"
             )
             yield _source(entry, probe, catalog, message, blocks=True)
+    for entries in of_one_repository(probe.repository_files.entries):
+        is_named = entries[0].uri.rstrip("/") == planned and not is_adopted
+        if len({entry.signed_by for entry in entries}) > 1 and not is_named and not _is_of_dnf(entries[0]):
+            yield _twice(entries)
+
+
+def _is_of_dnf(entry: SourceEntry) -> bool:
+    return entry.file.startswith(_OF_DNF)
+
+
+def _twice(entries: list[SourceEntry]) -> Leftover:
+    """Return the leftover of a repository that is there with two values of Signed-By, whichever it is."""
+    named = dict.fromkeys(f"{entry.file} (signed by {entry.signed_by or 'any trusted key'})" for entry in entries)
+    message = f"{entries[0].uri} is defined in {', '.join(named)}: with two Signed-By values, apt reads no source"
+    kept = next(entry.file for entry in entries if entry.signed_by)
+    remedy = f"leave one of these entries, such as that in {kept}, and remove the others"
+    return Leftover(STALE_REPOSITORY, message, remedy)
 
 
 def _source(entry: SourceEntry, probe: Probe, catalog: RepositoryFile, message: str, blocks: bool) -> Leftover:

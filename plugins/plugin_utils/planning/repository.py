@@ -42,6 +42,12 @@ class Cause:
 # librepo and libcurl, which dnf prints.
 CAUSES = (
     Cause(
+        r"unexpected size|Hash Sum mismatch|[Cc]hecksum doesn't match|Mirror sync in progress",
+        "the package list and the index of the repository do not fit together: the server, a mirror or a cache on the "
+        "way has one of them older than the other",
+        "run this again in an hour; if it stays, update the mirror, or clear the proxy's cache",
+    ),
+    Cause(
         r"\b407 |Proxy Authentication",
         "the proxy asks for a user name and password",
         "give {manager}'s proxy one {login}, or have the proxy let this host through by its address",

@@ -23,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     PreferredSource,
     RepositoryFiles,
     SourceEntry,
+    of_one_repository,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import (
     apt_lists,
@@ -47,11 +48,17 @@ _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)")
 
 
 def read(root: str, repository_url: str | None) -> RepositoryFiles:
-    """Return the sources of NVIDIA's software, that of `repository_url` among them, and NVIDIA's keys."""
+    """Return the sources of NVIDIA's software, that of `repository_url` among them, and NVIDIA's keys.
+
+    And those with which apt reads none at all: one repository with several values of Signed-By.
+    """
     entries = all_entries(root)
     own = (repository_url or "").rstrip("/")
+    refused = set().union(*(group for group in of_one_repository(entries) if len({e.signed_by for e in group}) > 1))
     wanted = [
-        e for e in entries if any(word in e.uri for word in NVIDIA_URI_WORDS) or (own and e.uri.rstrip("/") == own)
+        e
+        for e in entries
+        if any(word in e.uri for word in NVIDIA_URI_WORDS) or (own and e.uri.rstrip("/") == own) or e in refused
     ]
     keys, mixed = _keys(root)
     mixed += [entry.file for entry in entries if entry not in wanted]

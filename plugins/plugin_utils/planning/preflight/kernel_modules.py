@@ -156,7 +156,13 @@ def check_kernel_builds(context: Context, findings: Findings) -> None:
         return
     probe = context.probe
     builds = kernel_builds.Builds(
-        probe.kernel, driver, context.kernel_headers, context.kernel_compilers, distro, probe.architecture
+        probe.kernel,
+        driver,
+        context.kernel_headers,
+        context.kernel_compilers,
+        distro,
+        probe.architecture,
+        tuple(sorted(probe.foreign_holds)),
     )
     kernel_builds.check(builds, findings)
 

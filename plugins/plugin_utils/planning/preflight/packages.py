@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.database im
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import KEEP, REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import repository
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import kernel_builds, repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import LONGER, Context
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.package_sources import (
     REPOSITORY_UNREADABLE,
@@ -40,6 +40,7 @@ DPKG_INTERRUPTED = FindingSpec(
     "Warning: dpkg was interrupted and left packages of gpuhost half installed",
     "None needed: the run finishes them before it installs anything",
 )
+_OF_KERNELS = (kernel_builds.HEADERS, kernel_builds.IMAGE)  # whose scripts let DKMS build all modules
 
 
 def check_package_manager(context: Context, findings: Findings) -> None:
@@ -64,18 +65,36 @@ def check_package_manager(context: Context, findings: Findings) -> None:
         if others:
             removed = {row.name for part in context.diff.components for row in part.packages if row.action == REMOVE}
             gone = [package.name for package in others if package.name in removed]
-            instead = f"; or, where a module does not build, remove what is replaced anyway: sudo {words.remove(gone)}"
+            instead = _without_modules(others, gone, words)
             PACKAGES_BROKEN.add_problem(
                 findings,
                 f"{words.INTERRUPTED} and left packages of others unfinished: {_states(others)}; with what is "
                 f"planned, {words.NAME} would finish them, too",
-                words.FINISH + (instead if gone else ""),
+                words.FINISH + instead,
             )
             return
         found = _states(state.broken) if state.broken else "its journal is unfinished"
         DPKG_INTERRUPTED.add_warning(
             findings, f"{words.INTERRUPTED}: {found}; this run finishes that first ({words.CONFIGURE})"
         )
+
+
+def _without_modules(others: Sequence[BrokenPackage], gone: Sequence[str], words: Words) -> str:
+    """Return what else to do about packages whose configuration ends at a module that DKMS does not build.
+
+    gone: those that the plan removes. Of the others, the package of a module, or a kernel's, for which all are built.
+    """
+    if gone:
+        return f"; or, where a module does not build, remove what is replaced anyway: sudo {words.remove(gone)}"
+    configured = [package.name for package in others if package.state == "half-configured"]
+    modules = [name for name in configured if name.endswith("-dkms")]
+    if not modules and not any(name.startswith(_OF_KERNELS) for name in configured):
+        return ""
+    remove = f": sudo {words.remove(modules)}" if modules else ""
+    return (
+        "; where that ends at a module that does not build (/var/lib/dkms/NAME/VERSION/build/make.log has why), update "
+        f"or remove the package of that module{remove}"
+    )
 
 
 def _states(packages: Sequence[BrokenPackage]) -> str:

@@ -103,7 +103,7 @@ CASES: dict[str, tuple[dict[str, Any], bool, dict[str, list[str]]]] = {
     ("parts", "file"),
     [
         (sources((FILE, URL, KEYRING), trusted=KEYS), FILE),
-        (sources((FILE, URL.rstrip("/"), KEYRING), ("/e/cuda.sources", URL, "/k"), trusted=KEYS), FILE),
+        (sources((FILE, URL.rstrip("/"), KEYRING), ("/e/cuda.sources", URL, KEYRING), trusted=KEYS), FILE),
         (sources((FILE, URL, KEYRING), trusted=[OLD]), ""),
         (sources((FILE, URL, KEYRING)), ""),
         (sources((FILE, OTHER_URL, KEYRING), trusted=KEYS), ""),
@@ -117,6 +117,16 @@ def test_a_source_with_the_planned_url_and_key_is_adopted(parts: dict[str, Any],
         diff = plan_diff.plan_diff(plan, make_probe(**parts))
         assert diff.adopted_source == file
         assert not file or check(plan, parts) == Preflight((), ())
+
+
+@pytest.mark.parametrize("uri", [URL, "https://nvidia.github.io/libnvidia-container/stable/deb/amd64"])
+def test_a_repository_with_two_values_of_signed_by_is_refused(uri: str) -> None:
+    twice = sources((FILE, uri, KEYRING), ("/e/toolkit.sources", f"{uri.rstrip('/')}/", "/k"), trusted=KEYS)
+    for plan in (REFUSE, REMOVE):
+        (problem,) = check(plan, twice).problems
+        assert problem.code == "stale-repository"
+        assert "/e/toolkit.sources (signed by /k)" in problem.message
+    assert cleanup() == leftovers.cleanup(REMOVE, make_probe(**twice))
 
 
 def cleanup(**targets: Any) -> Cleanup:

@@ -72,6 +72,13 @@ def test_a_mirror_is_a_source_if_it_is_the_configured_repository(tmp_path: Path)
     assert len(apt_sources.read(str(tmp_path), "http://mirror.lab/cuda/debian12/x86_64/").entries) == 1
 
 
+@pytest.mark.parametrize(("second", "found"), [("/b.gpg", 2), ("/a.gpg", 0)])
+def test_a_repository_with_two_keys_concerns_every_source(tmp_path: Path, second: str, found: int) -> None:
+    put(tmp_path, "/etc/apt/sources.list.d/a.list", "deb [signed-by=/a.gpg] https://repo.example/apt stable main\n")
+    put(tmp_path, "/etc/apt/sources.list", f"deb [signed-by={second}] https://repo.example/apt/ stable extra\n")
+    assert len(apt_sources.read(str(tmp_path), None).entries) == found
+
+
 @pytest.mark.parametrize(
     ("text", "mixed"),
     [
