@@ -44,6 +44,10 @@ NEXT_BOOT_UNKNOWN = FindingSpec(
 FINDINGS = (KERNEL_HEADERS_MISSING, KERNEL_COMPILER_MISSING, PROXMOX, NEXT_BOOT_UNKNOWN)
 HEADERS, IMAGE = "linux-headers-", "linux-image-"
 DROP_IN = "/etc/default/grub.d/zz-kernel.cfg"  # grub-mkconfig reads these files in the order of their names
+_FROM_OUTSIDE = (
+    "; it is not in /boot: where a provider or a boot server starts this machine with a kernel of its own, let it "
+    "start the one of the machine's disk"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +169,8 @@ def _check_headers(builds: Builds, release: str, role: str, findings: Findings) 
     else:
         KERNEL_HEADERS_MISSING.add_problem(
             findings,
-            f"{missing}, and {words.NAME} offers no package with them: no module can be built for it",
+            f"{missing}, and {words.NAME} offers no package with them: no module can be built for it"
+            + (_FROM_OUTSIDE if release not in builds.kernel.installed else ""),
             _another_kernel(builds, release),
         )
 

@@ -33,6 +33,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import
 DIRECTORY = "/etc/yum.repos.d"
 TIMEOUT = 120.0  # seconds for dnf to read a repository
 HEADERS = ("kernel-devel", "kernel-*-devel")
+OF_ELREPO = ("kernel-ml-devel-", "kernel-lt-devel-")  # whose kernels say nothing of their flavour behind a `+`
 _HAS_HEADERS = re.compile(r"devel-\d")
 
 
@@ -115,6 +116,7 @@ class DnfLists(PackageLists):
             return None
         every = set(found["every"])
         by_package = {dnf_words.headers(release): release for release in releases}
+        by_package.update((start + release, release) for start in OF_ELREPO for release in releases)
         offers = {}
         for name, _version, brought in found["newest"]:
             headers = [by_package.get(each, _release(each)) for each in [name, *brought] if _HAS_HEADERS.search(each)]
