@@ -39,6 +39,11 @@ _MPS = (
 )
 _MEMORY = "`nvidia-smi` lists the programs that hold the GPUs' memory. "
 _OF_ALL = "`NCCL_DEBUG=INFO` in the environment of the program shows what it met. "
+_ONE_BOARD = (
+    "`journalctl -k -b -g Xid` shows on which GPU. Run the program on each GPU alone (`CUDA_VISIBLE_DEVICES=N`): if "
+    "one fails and its twins do not, reset it (`nvidia-smi --gpu-reset -i N`), and if it comes back, contact the "
+    "vendor of the board. If each GPU fails, it is the program, or one of its libraries."
+)
 CUDA: dict[int | str, Known] = {
     2: Known(
         "cudaErrorMemoryAllocation",
@@ -96,6 +101,15 @@ CUDA: dict[int | str, Known] = {
         "Unset CUDA_VISIBLE_DEVICES; `nvidia-smi -L` lists the GPUs. A GPU that is missing there is in `journalctl -k "
         "-b -g NVRM`.",
     ),
+    209: Known(
+        "cudaErrorNoKernelImageForDevice",
+        "CUDA_ERROR_NO_BINARY_FOR_GPU",
+        "no kernel image is available for execution on the device",
+        "the program has no code for this GPU",
+        "The release of the framework, or its build for another CUDA, does not serve the GPU: the plan shows which "
+        "does. Leave gpu_stack_pytorch and gpu_stack_tensorflow at their defaults, and install nothing else in their "
+        "environments.",
+    ),
     214: Known(
         "cudaErrorECCUncorrectable",
         "CUDA_ERROR_ECC_UNCORRECTABLE",
@@ -116,6 +130,13 @@ CUDA: dict[int | str, Known] = {
         "vendor.",
         "hardware",
     ),
+    222: Known(
+        "cudaErrorUnsupportedPtxVersion",
+        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        "PTX was compiled with an unsupported toolchain",
+        "the driver is older than the CUDA that has compiled the program, and cannot compile its PTX",
+        "A driver that serves that CUDA compiles it, or a build of the program for an older CUDA. " + _LIBCUDA,
+    ),
     304: Known(
         "cudaErrorOperatingSystem",
         "CUDA_ERROR_OPERATING_SYSTEM",
@@ -123,6 +144,27 @@ CUDA: dict[int | str, Known] = {
         "a call of the operating system failed",
         "Check that /dev/nvidia-uvm exists (`nvidia-modprobe -u -c=0` creates it) and that `ulimit -a` and the cgroup "
         "limit no memory; `journalctl -k -b -g NVRM` shows what failed.",
+    ),
+    700: Known(
+        "cudaErrorIllegalAddress",
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "an illegal memory access was encountered",
+        "a kernel has used memory that is not its own",
+        _ONE_BOARD,
+    ),
+    715: Known(
+        "cudaErrorIllegalInstruction",
+        "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        "an illegal instruction was encountered",
+        "a GPU has met an instruction that is none",
+        _ONE_BOARD,
+    ),
+    719: Known(
+        "cudaErrorLaunchFailure",
+        "CUDA_ERROR_LAUNCH_FAILED",
+        "unspecified launch failure",
+        "a kernel has ended with an exception",
+        _ONE_BOARD,
     ),
     802: Known(
         "cudaErrorSystemNotReady",
@@ -182,6 +224,13 @@ CUDA: dict[int | str, Known] = {
 # More than a number says: these are read first.
 NVLS, TOPOLOGY, FULL = "NCCL's NVLink SHARP", "NCCL's topology", "No space left on device"
 OLDER_CUDNN, NOT_OPENED = "TensorFlow's cuDNN", "TensorFlow's libraries"
+KILLED, TIMED_OUT = "SIGKILL", "a collective operation"
+MIXED, NO_INTERFACE = "CUDA's libraries", "NCCL's network interface"
+OPEN_FILES, THREADS, LOCKED = "open files", "threads", "locked memory"
+_LIMITS = (
+    "`ulimit -%s` shows the limit of a login: raise it in /etc/security/limits.conf (%s), and log in again. A service "
+    "has its own: `systemctl show -p %s UNIT`."
+)
 _OF_ALL_LIBRARIES = (
     "The wheels of its lock have all of them: leave LD_LIBRARY_PATH unset, and install the environment anew, see "
     "tensorflow.libraries."
@@ -227,6 +276,52 @@ SAID: dict[int | str, Known] = {
         "TensorFlow could not open a library of CUDA and leaves out all GPUs",
         "`TF_CPP_MAX_VLOG_LEVEL=3` in the environment of the program names the library. " + _OF_ALL_LIBRARIES,
     ),
+    MIXED: Known(
+        "",
+        "",
+        r"undefined symbol: (?:__nvJitLink|cu[a-zA-Z]*[A-Z]|nccl[A-Z])|not defined in file lib(?:cu|nv|nccl)|"
+        r"CUDNN_STATUS_(?:SUBLIBRARY_\w+|VERSION_MISMATCH)|cuDNN version incompatibility|libdevice not found|"
+        r"(?:[Uu]nable to load any of \{|[Cc]ould not load library |failed to open )lib(?:cudnn|nvrtc)",
+        "the process has loaded one of another version than the framework's own, or lacks one",
+        "LD_LIBRARY_PATH must be unset, and XLA_FLAGS name no other toolkit (--xla_gpu_cuda_data_dir); `ldd FILE` "
+        "shows what the named file loads, `ldconfig -p | grep libcudnn` the system's cuDNN, which can go if nothing "
+        "needs it. The wheels of the frameworks' locks have all: `gpu_stack_converge=always` installs the environment "
+        "anew.",
+    ),
+    OPEN_FILES: Known(
+        "",
+        "",
+        "Too many open files",
+        "a process may not open as many files and sockets as it needs",
+        _LIMITS % ("n", "nofile", "LimitNOFILE"),
+        "host",
+    ),
+    THREADS: Known(
+        "",
+        "",
+        r"[Tt]hread creation (?:via \S+ )?failed|pthread_create\S* failed|can't start new thread",
+        "the user or the cgroup may not have as many threads",
+        _LIMITS % ("u", "nproc", "TasksMax"),
+        "host",
+    ),
+    LOCKED: Known(
+        "",
+        "",
+        r"Call to ibv_\w+ failed with error Cannot allocate memory",
+        "the memory that a process may lock, as InfiniBand needs it, is limited",
+        _LIMITS % ("l", "memlock, unlimited", "LimitMEMLOCK"),
+        "host",
+    ),
+    # NCCL's misc/socket.cc and bootstrap.cc; NVIDIA/nccl issue 1837.
+    NO_INTERFACE: Known(
+        "",
+        "",
+        r"no (?:socket|\w+_SOCKET_IFNAME) interface found|is neither AF_INET\(2\) nor AF_INET6",
+        "NCCL finds no interface that it may use",
+        "NCCL_SOCKET_IFNAME in the environment, in /etc/nccl.conf or in ~/.nccl.conf must name one that has an address "
+        "(`ip -br address`), or be left out.",
+        "host",
+    ),
     FULL: Known(
         "",
         "",
@@ -262,6 +357,24 @@ LIBRARIES: dict[int | str, Known] = {
         "remote process exited or there was a network error",
         "another process of the computation has ended, or cannot be reached",
         "The first error of the others, in their logs, is the reason; without one, the network between the hosts is.",
+    ),
+    KILLED: Known(
+        "",
+        "",
+        "was killed by SIGKILL",
+        "another process or the kernel has ended the program",
+        "`journalctl -k -b -g 'oom-kill|Out of memory'` shows whether the host or a cgroup had no memory left "
+        "(`systemctl show -p MemoryMax UNIT`): end other programs, or raise the limit.",
+        "host",
+    ),
+    TIMED_OUT: Known(
+        "",
+        "",
+        "collective operation timeout",
+        "the GPUs have waited for each other in vain",
+        "The first error of another process is the reason. Without one, data between GPUs get lost: see "
+        "cuda.peer_access. Where `NCCL_P2P_DISABLE=1` in the environment of the program helps, the IOMMU or PCIe "
+        "Access Control Services (ACS) are the reason.",
     ),
     "CUBLAS_STATUS_NOT_INITIALIZED": Known(
         "CUBLAS_STATUS_NOT_INITIALIZED",

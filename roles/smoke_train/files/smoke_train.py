@@ -313,7 +313,7 @@ def train(
 
 def explained(item: Check, printed: str) -> Check:
     """Return a failure to start or to end the training with what CUDA, NCCL or the framework says of its reason."""
-    errors = sorted(cuda_errors.read(printed), key=str)
+    errors = sorted(cuda_errors.read(f"{item.found}\n{printed}"), key=str)
     if item.status != "fail" or item.id not in ("gpus-visible", "training") or not errors:
         return item
     remedy = " ".join(str(cuda_errors.remedy(error)) for error in errors)

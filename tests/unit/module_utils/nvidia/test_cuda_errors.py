@@ -58,6 +58,33 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_e
         ("NCCL error in: ProcessGroupNCCL.cpp:1269, internal error, NCCL version 2.10.3", "ncclInternalError"),
         ("ncclCommInitAll: internal error (3)", "ncclInternalError"),
         ("unhandled system error (run with NCCL_DEBUG=INFO for details)", "ncclSystemError"),
+        # NVIDIA/nccl-tests issue 206, NVIDIA/nccl issue 1837, pytorch/pytorch issue 91067
+        (
+            "Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\nunhandled system error",
+            cuda_errors.LOCKED,
+        ),
+        (
+            "ncclInternalError: Internal check failed.\nLast error:\nncclSocketInit: connecting to address  with "
+            "family 59936 is neither AF_INET(2) nor AF_INET6(10)",
+            cuda_errors.NO_INTERFACE,
+        ),
+        (
+            "OSError: libcublas.so.11: undefined symbol: cublasLtHSHMatmulAlgoInit, version libcublasLt.so.11",
+            cuda_errors.MIXED,
+        ),
+        (
+            "Unable to load any of {libcudnn_ops.so.9.1.0, libcudnn_ops.so.9.1, libcudnn_ops.so.9, libcudnn_ops.so}\n"
+            "Invalid handle. Cannot load symbol cudnnCreateTensorDescriptor",
+            cuda_errors.MIXED,
+        ),
+        ("RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.13.0.", cuda_errors.MIXED),
+        (
+            "'cuLaunchKernel(function, grid, block)' failed with 'CUDA_ERROR_ILLEGAL_ADDRESS'",
+            700,
+        ),
+        ("RuntimeError: can't start new thread", cuda_errors.THREADS),
+        # what a process says of its peers is less than what it met itself
+        ("Watchdog caught collective operation timeout\nCUDA error: unspecified launch failure", 719),
         ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "CUBLAS_STATUS_NOT_INITIALIZED"),
     ],
 )
@@ -73,6 +100,7 @@ def test_error_that_a_program_prints(printed: str, error: int | str) -> None:
         "an internal error of the scheduler",
         "Illegal instruction",
         "exit status 46",
+        "undefined symbol: curl_easy_init",
     ],
 )
 def test_other_text_is_no_error(printed: str) -> None:
