@@ -104,7 +104,7 @@ CUDA: dict[int | str, Known] = {
     209: Known(
         "cudaErrorNoKernelImageForDevice",
         "CUDA_ERROR_NO_BINARY_FOR_GPU",
-        "no kernel image is available for execution on the device",
+        "no kernel image is available for execution on the device|invalid device function",
         "the program has no code for this GPU",
         "The release of the framework, or its build for another CUDA, does not serve the GPU: the plan shows which "
         "does. Leave gpu_stack_pytorch and gpu_stack_tensorflow at their defaults, and install nothing else in their "
@@ -130,6 +130,14 @@ CUDA: dict[int | str, Known] = {
         "vendor.",
         "hardware",
     ),
+    221: Known(
+        "cudaErrorJitCompilerNotFound",
+        "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
+        "PTX JIT compiler library not found",
+        "the driver's compiler for PTX is missing, or is of another version than its libcuda",
+        "`ldconfig -p | grep libnvidia-ptxjitcompiler` must list it, and the driver's packages be of one version. "
+        + _LIBCUDA,
+    ),
     222: Known(
         "cudaErrorUnsupportedPtxVersion",
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
@@ -151,6 +159,24 @@ CUDA: dict[int | str, Known] = {
         "an illegal memory access was encountered",
         "a kernel has used memory that is not its own",
         _ONE_BOARD,
+    ),
+    702: Known(
+        "cudaErrorLaunchTimeout",
+        "CUDA_ERROR_LAUNCH_TIMEOUT",
+        "the launch timed out and was terminated",
+        "the GPU drives a display, for which the driver ends a kernel after some seconds",
+        "Compute on another GPU (CUDA_VISIBLE_DEVICES), let another one drive the display, or end the display: "
+        "`systemctl isolate multi-user.target`. Without a display, `journalctl -k -b -g Xid` shows what has hung.",
+        "host",
+    ),
+    711: Known(
+        "cudaErrorTooManyPeers",
+        "CUDA_ERROR_TOO_MANY_PEERS",
+        "peer mapping resources exhausted",
+        "a GPU can have eight peers, and a process has asked for more",
+        "One process for each GPU, as PyTorch's, has no more than it uses. In one process for all, "
+        "`NCCL_P2P_DISABLE=1` does without peers.",
+        "host",
     ),
     715: Known(
         "cudaErrorIllegalInstruction",
@@ -225,7 +251,7 @@ CUDA: dict[int | str, Known] = {
 NVLS, TOPOLOGY, FULL = "NCCL's NVLink SHARP", "NCCL's topology", "No space left on device"
 OLDER_CUDNN, NOT_OPENED = "TensorFlow's cuDNN", "TensorFlow's libraries"
 KILLED, TIMED_OUT = "SIGKILL", "a collective operation"
-MIXED, NO_INTERFACE = "CUDA's libraries", "NCCL's network interface"
+MIXED, NO_INTERFACE, UNREACHABLE = "CUDA's libraries", "NCCL's network interface", "NCCL's connections"
 OPEN_FILES, THREADS, LOCKED = "open files", "threads", "locked memory"
 _LIMITS = (
     "`ulimit -%s` shows the limit of a login: raise it in /etc/security/limits.conf (%s), and log in again. A service "
@@ -280,8 +306,9 @@ SAID: dict[int | str, Known] = {
         "",
         "",
         r"undefined symbol: (?:__nvJitLink|cu[a-zA-Z]*[A-Z]|nccl[A-Z])|not defined in file lib(?:cu|nv|nccl)|"
-        r"CUDNN_STATUS_(?:SUBLIBRARY_\w+|VERSION_MISMATCH)|cuDNN version incompatibility|libdevice not found|"
-        r"(?:[Uu]nable to load any of \{|[Cc]ould not load library |failed to open )lib(?:cudnn|nvrtc)",
+        r"CUDNN_STATUS_(?:SUBLIBRARY_\w+|VERSION_MISMATCH)|CUBLAS_STATUS_INVALID_VALUE|cuDNN version incompatibility|"
+        r"libdevice not found|(?:[Uu]nable to load any of \{|[Cc]ould not load library |failed to open )lib(?:cudnn|"
+        r"nvrtc)",
         "the process has loaded one of another version than the framework's own, or lacks one",
         "LD_LIBRARY_PATH must be unset, and XLA_FLAGS name no other toolkit (--xla_gpu_cuda_data_dir); `ldd FILE` "
         "shows what the named file loads, `ldconfig -p | grep libcudnn` the system's cuDNN, which can go if nothing "
@@ -322,10 +349,20 @@ SAID: dict[int | str, Known] = {
         "(`ip -br address`), or be left out.",
         "host",
     ),
+    # NCCL's misc/socket.cc. Who refuses a connection is there: it has ended, or has met the first error.
+    UNREACHABLE: Known(
+        "",
+        "",
+        r"Connect to \S+ (?:failed|returned).*(?:No route to host|is unreachable|timed out|connection abort)",
+        "a process of the computation cannot be reached",
+        "NCCL uses any port: the firewall must let all those between the hosts through, also of a host to its own "
+        "address (`ufw status`, `firewall-cmd --list-all`). NCCL_SOCKET_IFNAME chooses another interface.",
+        "host",
+    ),
     FULL: Known(
         "",
         "",
-        "No space left on device|failed to extend /dev/shm|out of shared memory",
+        "No space left on device|failed to extend /dev/shm|out of shared memory|killed by SIGBUS|Signal: Bus error",
         "a file system is full",
         "`df -h /dev/shm / /tmp` shows which. Processes of a training share memory in /dev/shm: remove what ended "
         "programs have left there (`ls -l /dev/shm`), or enlarge it (`mount -o remount,size=N /dev/shm`; in a "
@@ -383,6 +420,13 @@ LIBRARIES: dict[int | str, Known] = {
         "cuBLAS could not start, mostly for lack of the GPU's memory",
         _MEMORY
         + "Where it is free, run the program with `CUDA_LAUNCH_BLOCKING=1`: an earlier error of it is the reason.",
+    ),
+    "CUDNN_STATUS_EXECUTION_FAILED": Known(
+        "CUDNN_STATUS_EXECUTION_FAILED",
+        "CUBLAS_STATUS_EXECUTION_FAILED",
+        "",
+        "a kernel of cuDNN or cuBLAS has failed",
+        _ONE_BOARD,
     ),
     "CUDNN_STATUS_NOT_INITIALIZED": Known(
         "CUDNN_STATUS_NOT_INITIALIZED",

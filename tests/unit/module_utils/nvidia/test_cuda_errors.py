@@ -82,6 +82,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_e
             "'cuLaunchKernel(function, grid, block)' failed with 'CUDA_ERROR_ILLEGAL_ADDRESS'",
             700,
         ),
+        ("Connect to fe80::c4eb:49ff:fe04:e32d%6<57335> failed : Network is unreachable", cuda_errors.UNREACHABLE),
+        ("Connect to 10.0.0.4<56849> failed : Connection refused\nunhandled system error", "ncclSystemError"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm(`", cuda_errors.MIXED),
         ("RuntimeError: can't start new thread", cuda_errors.THREADS),
         # what a process says of its peers is less than what it met itself
         ("Watchdog caught collective operation timeout\nCUDA error: unspecified launch failure", 719),
