@@ -498,7 +498,8 @@ def check_time(outcome: Outcome, training: Training, seconds: float, options: Op
         done + ended,
         f"everything within {options.time_limit:.0f} s",
         "raise --time-limit, or lower --train-steps, --batch-size or --blocks"
-        f"{waiting}. The log ends with: {outcome.log_end}",
+        f"{waiting}; if it stands still and trains with --num-gpus 1 or NCCL_P2P_DISABLE=1, data between GPUs get "
+        f"lost: check the firmware's IOMMU and ACS settings. The log ends with: {outcome.log_end}",
     )
 
 

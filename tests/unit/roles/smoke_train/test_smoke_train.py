@@ -207,6 +207,14 @@ def test_end_of_the_log_of_a_hanging_worker_is_complete(train: Callable[..., Run
     assert "Waiting for 1/2 tasks to connect" in remedy
 
 
+def test_worker_that_hangs_between_two_steps_may_have_lost_data_between_gpus(train: Callable[..., Run]) -> None:
+    run = train("begin(); steps(last=3); time.sleep(60)", "--time-limit", "4")
+    assert run.failed == {"time-limit"}
+    remedy = next(item["remedy"] for item in run.result["checks"] if item["id"] == "time-limit")
+    assert "NCCL_P2P_DISABLE=1" in remedy
+    assert "IOMMU and ACS" in remedy
+
+
 def test_hanging_worker_is_ended_with_its_children(train: Callable[..., Run], tmp_path: Path) -> None:
     body = f"""
         begin(); steps(last=3)
