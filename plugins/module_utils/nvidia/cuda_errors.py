@@ -424,9 +424,9 @@ LIBRARIES: dict[int | str, Known] = {
     "CUDNN_STATUS_EXECUTION_FAILED": Known(
         "CUDNN_STATUS_EXECUTION_FAILED",
         "CUBLAS_STATUS_EXECUTION_FAILED",
-        "",
-        "a kernel of cuDNN or cuBLAS has failed",
-        _ONE_BOARD,
+        r"\b(?:CUDNN|CUBLAS)_STATUS_(?:INTERNAL|MAPPING)_ERROR\b",  # pytorch/pytorch issue 51382
+        "an operation of cuDNN or cuBLAS has failed, for lack of memory or on a board",
+        _MEMORY + _ONE_BOARD,
     ),
     "CUDNN_STATUS_NOT_INITIALIZED": Known(
         "CUDNN_STATUS_NOT_INITIALIZED",

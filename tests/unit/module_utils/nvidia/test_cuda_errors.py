@@ -85,6 +85,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_e
         ("Connect to fe80::c4eb:49ff:fe04:e32d%6<57335> failed : Network is unreachable", cuda_errors.UNREACHABLE),
         ("Connect to 10.0.0.4<56849> failed : Connection refused\nunhandled system error", "ncclSystemError"),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm(`", cuda_errors.MIXED),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", "CUDNN_STATUS_EXECUTION_FAILED"),
         ("RuntimeError: can't start new thread", cuda_errors.THREADS),
         # what a process says of its peers is less than what it met itself
         ("Watchdog caught collective operation timeout\nCUDA error: unspecified launch failure", 719),
