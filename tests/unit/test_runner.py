@@ -180,7 +180,7 @@ def cells(monkeypatch, tmp_path, clock):
     monkeypatch.setattr(runner, "lab_image", lambda step, distribution: {"simulated": "ubuntu" in distribution})
     monkeypatch.setattr(runner, "molecule", molecule)
     monkeypatch.setattr(runner, "demo", molecule)
-    monkeypatch.setattr(runner, "compare_tasks", lambda step: None)
+    monkeypatch.setattr(runner, "compare_tasks", lambda step, shape: None)
     monkeypatch.setattr(runner, "clean_commit", lambda: "a1b2")
     monkeypatch.setattr(runner, "LEDGER", tmp_path / "ledger.jsonl")
     monkeypatch.setattr(runner.time, "monotonic", lambda: clock["now"])
@@ -281,7 +281,7 @@ ok: [default-hopper] => (item=/etc/profile.d/cuda.sh)
 APT_ALONE = "gpuhost.stack.nvidia_driver : Keep Unattended-Upgrades away"
 
 
-@pytest.mark.parametrize("was_run", [True, False])
+@pytest.mark.parametrize("log", ["of this commit", "of an older commit", "none"])
 @pytest.mark.parametrize(
     ("rows", "failed", "error"),
     [
@@ -291,14 +291,16 @@ APT_ALONE = "gpuhost.stack.nvidia_driver : Keep Unattended-Upgrades away"
     ],
     ids=["row", "no row", "stale row"],
 )
-def test_a_task_that_runs_on_debian_alone_has_a_row(results, capsys, monkeypatch, rows, failed, error, was_run):
+def test_a_task_that_runs_on_debian_alone_has_a_row(results, capsys, monkeypatch, rows, failed, error, log):
     debian = RAN.format(unattended="changed")
     monkeypatch.setattr(distributions, "OF_DEBIAN_ALONE", rows)
     monkeypatch.setattr(runner, "molecule", lambda step, **_: step.print(debian))
-    if was_run:
-        (results / "debian-12-default.log").write_text(debian)
+    if log != "none":
+        (results / "debian-12-default.log").write_text(debian if log == "of this commit" else "")
+    if log == "of an older commit":
+        os.utime(results / "debian-12-default.log", (1, 1))
     step = runner.Step("el-9-default", runner.compare_tasks)
     step.log.write_text(RAN.format(unattended="skipping"))
-    runner.compare_tasks(step)
+    runner.compare_tasks(step, "el-9")
     assert (step.failed, step.passed) == (failed, 1 - failed)
     assert error in capsys.readouterr().out
