@@ -32,7 +32,9 @@ NOT_PACKAGES = {
         r"nvidia-(persistenced|fabricmanager|imex|dcgm)(\.service)?|nvidia-persiste"
     ),
     "kernel modules and devices": r"nvidia-(fs|uvm|nvswitch)|nvidiactl|.*\.ko",
-    "shared libraries": r"lib(cublas|cudart|cudnn|cufft|curand|cusolver|cusparse|nccl|nvidia-ml)(\.so.*)?",
+    "shared libraries": (
+        r"lib(cublas|cudart|cudnn|cufft|curand|cusolver|cusparse|nccl|nvidia-(ml|ptxjitcompiler))(\.so.*)?"
+    ),
     "files of the project": r".*\.(yml|j2)(\..*)?",
     "fields of a document": r"document\..*",
     "roles of the collection": r"gpuhost\.stack\..*",

@@ -122,7 +122,7 @@ def module_settings(root: str) -> list[Blacklist]:
 
 def driver_options(root: str, option: str) -> list[str]:
     """Return the lines of modprobe.d that give NVIDIA's module an option (a pattern), each with its file and number."""
-    wanted = re.compile(r"\s*options\s+nvidia\S*\s.*NVreg_(?:%s)" % option)
+    wanted = re.compile(r"\s*options\s+(?:nvidia)\S*\s.*NVreg_(?:%s)" % option)
     return [
         "`%s` in %s, line %d" % (" ".join(joined(text).split()), path, number)
         for path in _modprobe_files(root)
