@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_co
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     HARDWARE,
+    HOST,
     Check,
     CheckSpec,
     Context,
@@ -345,8 +346,9 @@ def _slowdown(gpu: Gpu) -> Reading:
         return Reading(WARN, ", ".join(set_low), _SET_LOW % (gpu.index, gpu.index))
     if "hw_slowdown" not in reasons:
         return Reading(SKIP, "slowdowns not reported")
-    thermal = reasons.get("sw_thermal_slowdown") == "Active"
-    return Reading(PASS, "no hardware slowdown" + (", but the driver lowers the clocks: too hot" if thermal else ""))
+    if reasons.get("sw_thermal_slowdown") == "Active":
+        return Reading(WARN, "no hardware slowdown, but the driver lowers the clocks: too hot")
+    return Reading(PASS, "no hardware slowdown")
 
 
 def _set_low(gpu: Gpu) -> list[str]:
@@ -532,10 +534,11 @@ PER_GPU = (
         CheckSpec(
             "gpu.slowdown",
             measures="clocks that the hardware lowers because of heat or power, or that were set low",
-            expected="no hardware slowdown; clocks of applications below the default, or under load far below "
-            "the most for no other reason that nvidia-smi prints, are a warning",
+            expected="no hardware slowdown; clocks that the driver lowers because of heat, those of applications below "
+            "the default, or under load far below the most for no other reason that nvidia-smi prints, are a warning",
             skipped="a GPU does not report the reasons for its clocks",
-            remedy="Check fans, air flow and power supply: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`.",
+            remedy="Check fans, air flow and power supply: `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`. A power "
+            "brake is the server's: a power supply that failed, or a card that its controller (BMC) does not know.",
             cause=HARDWARE,
         ),
         _slowdown,
@@ -546,8 +549,10 @@ PER_GPU = (
             measures="current and pending MIG mode",
             expected="no change of the MIG mode is pending",
             skipped="a GPU has no MIG",
-            remedy="Reset the GPU, which applies the pending mode: `nvidia-smi --gpu-reset -i N`. With MIG enabled, a "
-            "program sees one instance, not the whole GPU.",
+            remedy="Reset the GPU, which applies the pending mode: `nvidia-smi --gpu-reset -i N`. First end all "
+            "programs that have it open, nvidia-persistenced and monitoring, too; or reboot. With MIG enabled, a "
+            "program sees one instance, not the whole GPU. `nvidia-smi -i N -mig 0` takes the request back.",
+            cause=HOST,
         ),
         _mig,
     ),
@@ -737,7 +742,8 @@ def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Re
         by_outcome.setdefault(WAIVED if waiver else reading.outcome, []).append((gpu, reading))
     found = _by_text(list(zip(gpus, readings))) + note if gpus else None  # noqa: B905
     if FAIL in by_outcome:
-        return spec.compare(False, _by_text(by_outcome[FAIL]) + note)
+        text = _by_text(by_outcome[FAIL]) + note
+        return spec.of_host(text, text, spec.remedy) if spec.cause == HOST else spec.compare(False, text)
     if UNKNOWN in by_outcome or problem:
         return spec.unknown(problem or _by_text(by_outcome[UNKNOWN]), found)
     if WARN in by_outcome:

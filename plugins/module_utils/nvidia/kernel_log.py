@@ -49,8 +49,12 @@ _CLASSES = (
     ("the GPU's GSP crashed", re.compile(r"NVRM: .*(?:GSP-CrashCat Report|GSP RM heartbeat timed out)")),
     (
         "the GPU's GSP does not answer",
-        re.compile(r"NVRM: .*(?:waiting for RPC response from|_kgspLogRpcSanityCheckFailure)"),
+        re.compile(
+            r"NVRM: .*(?:waiting for RPC response from|_kgspLogRpcSanityCheckFailure|rpcRecvPoll timedout"
+            r"|GSP RPC timeout detected)"
+        ),
     ),
+    ("a GPU was lost", re.compile(r"NVRM: .*NV_ERR_GPU_IS_LOST")),
 )
 # What the driver prints where nothing is wrong, and beside each Xid: which GPU it is of.
 _ROUTINE = re.compile(
@@ -83,6 +87,8 @@ _NOT_SERVED = re.compile(
 )
 # RmInitAdapter in src/nvidia/arch/nvalloc/unix/src/osinit.c of NVIDIA's open kernel modules.
 _INIT_FAILED = re.compile(r"NVRM: GPU ([0-9a-fA-F:.]+): RmInitAdapter failed")
+# really_probe and its call_driver_probe in the kernel's drivers/base/dd.c, before and since Linux 6.3.
+_PROBE_FAILED = re.compile(r"nvidia(?:: probe of)? ([0-9a-f:.]+?):?(?: probe with driver nvidia)? failed with error -")
 _TIME = re.compile(r"^(?:(\d{4}-\d\d-\d\dT\S+) |\[ *(\d+\.\d+)\])")
 # nv_pci_validate_bars in kernel-open/nvidia/nv-pci.c.
 _NO_WINDOW = re.compile(r"NVRM: BAR\d is 0M @ 0x0+ \(PCI:([0-9a-f:.]+)\)")
@@ -257,21 +263,26 @@ def without_window(text: str) -> set[str]:
 def not_initialized(text: str) -> dict[str, list[str]]:
     """Return the GPUs that the driver could not initialize since it was loaded, with what was logged before each try.
 
-    A GPU's address is in lower case; a try's messages are those since another one, of any GPU.
+    A GPU's address is in lower case; a try's messages are those since another one, of any GPU. A GPU that the driver
+    has refused, which it does before it says that it is loaded, is there if none was tried after that.
     """
     tries: dict[str, list[str]] = {}
+    refused: dict[str, list[str]] = {}
     before: list[str] = []
     for line in text.splitlines():
         message = _PREFIX.sub("", line, 1)
-        failed = _INIT_FAILED.match(message)
+        failed, probed = _INIT_FAILED.match(message), _PROBE_FAILED.match(message)
         if _LOADED.match(message):
             tries, before = {}, []
         elif failed:
             tries.setdefault(failed.group(1).lower(), []).append("\n".join(before))
             before = []
+        elif probed:
+            refused[probed.group(1)] = ["\n".join(before)]
+            before = []
         elif message.startswith(("NVRM: ", "nvidia ")):
             before.append(message)
-    return tries
+    return {**refused, **tries}
 
 
 def refused_module(text: str) -> str:

@@ -94,6 +94,7 @@ COMPUTATIONS = (
     *("tensorflow.matmul", "tensorflow.convolution"),
     *("pytorch.matmul", "pytorch.convolution", "pytorch.triton"),
 )
+A_GPU_REFUSED = ("cuda.devices", "cuda.memory_copies", "cuda.nccl_all_reduce", "tensorflow.matmul", "pytorch.matmul")
 OF_TENSORFLOW = (
     *("tensorflow.version", "tensorflow.built_for_cuda", "tensorflow.devices", "tensorflow.libraries"),
     *("tensorflow.cudnn_version", "tensorflow.nccl_version", "tensorflow.matmul", "tensorflow.convolution"),
@@ -174,6 +175,18 @@ def keep_one_gpu(host: Host) -> None:
         for key in ("devices", *COMPUTED):
             for found in (found for found in answer["parts"] if key in found):
                 found[key].pop()
+
+
+def refuse_a_gpu(host: Host) -> None:
+    """CUDA calls the second GPU busy or unavailable."""
+    host.cuda["settings"]["FAIL"] = "cudaMalloc@1"
+    texts = {
+        "tensorflow": "cudaSetDevice() on GPU:1 failed. Status: all CUDA-capable devices are busy or unavailable",
+        "pytorch": "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    }
+    for answer, text in ((host.tensorflow, texts["tensorflow"]), (host.pytorch, texts["pytorch"])):
+        results = part(answer, "matmul")["matmul"]
+        results[1] = {"device": results[1]["device"], "error": text}
 
 
 # The driver ---------------------------------------------------------------------------------------------------------
@@ -914,7 +927,7 @@ def prohibited(host: Host) -> None:
     "Another program holds a GPU in the compute mode Exclusive_Process (error 46 of that GPU)",
     "cuda.devices",
     follows={
-        **fails("cuda.memory_copies", "cuda.nccl_all_reduce", "tensorflow.matmul", "pytorch.matmul"),
+        **fails(*A_GPU_REFUSED[1:]),
         **skips("cuda.peer_access", "cuda.bandwidth", "cuda.unprivileged"),
         "gpu.compute_mode": outcomes.WARN,
     },
@@ -923,14 +936,7 @@ def prohibited(host: Host) -> None:
 )
 def exclusive_process_held(host: Host) -> None:
     smi_set(host, 1, compute_mode="Exclusive_Process")
-    host.cuda["settings"]["FAIL"] = "cudaMalloc@1"
-    texts = {
-        "tensorflow": "cudaSetDevice() on GPU:1 failed. Status: all CUDA-capable devices are busy or unavailable",
-        "pytorch": "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
-    }
-    for answer, text in ((host.tensorflow, texts["tensorflow"]), (host.pytorch, texts["pytorch"])):
-        results = part(answer, "matmul")["matmul"]
-        results[1] = {"device": results[1]["device"], "error": text}
+    refuse_a_gpu(host)
 
 
 @fault(
@@ -1105,6 +1111,31 @@ def not_started_and_wpr2_up(host: Host) -> None:
 
 
 @fault(
+    "The session is within a job of Slurm that has no GPU",
+    *NOT_STARTED,
+    follows={**WITHOUT_GPUS, **NOT_MEASURED},
+    why="No program can use a GPU",
+    cause=model.HOST,
+)
+def within_a_job(host: Host) -> None:
+    """As in NVIDIA/deepops issue 1192."""
+    host.write("proc/self/cgroup", "0::/system.slice/slurmstepd.scope/job_402/step_extern/user/task_special\n")
+    host.smi["state"] = "no_devices"
+    lose_cuda(host, "100")
+
+
+@fault(
+    "The session is within a job of Slurm that has all GPUs, and CUDA finds none (error 100)",
+    *REFUSED,
+    follows=NO_CUDA,
+    why="No program can use a GPU",
+)
+def within_a_job_with_all_gpus(host: Host) -> None:
+    host.write("proc/self/cgroup", "5:devices:/slurm/uid_1000/job_402/step_extern\n")
+    lose_cuda(host, "100")
+
+
+@fault(
     "The driver did not serve a GPU that is gone, and CUDA refuses to start (error 802)",
     *REFUSED,
     follows=NO_CUDA,
@@ -1115,6 +1146,30 @@ def gpu_not_served_and_another_error(host: Host) -> None:
     log(host, "NVRM: installed in this system is not supported by the")
     log(host, "NVRM: NVIDIA 470.256.02 driver release.")
     lose_cuda(host, "802")
+
+
+@fault(
+    "A GPU waits for a reset, and CUDA calls it unavailable (error 46 of that GPU)",
+    *("gpu.recovery", *A_GPU_REFUSED),
+    follows=skips("cuda.peer_access", "cuda.bandwidth", "cuda.unprivileged"),
+    why="The programs leave out the GPU after that",
+    cause=model.HARDWARE,
+)
+def reset_required_and_refused(host: Host) -> None:
+    """As in scitix/sichek pull request 121."""
+    smi_set(host, 1, gpu_recovery_action="Reset")
+    refuse_a_gpu(host)
+
+
+@fault(
+    "A GPU waits for a reset, and CUDA calls the other one unavailable (error 46 of that GPU)",
+    *("gpu.recovery", *A_GPU_REFUSED),
+    follows=unknown("cuda.peer_access", "cuda.bandwidth", "cuda.unprivileged"),
+    why="The programs leave out the GPU after that",
+)
+def reset_required_and_another_refused(host: Host) -> None:
+    smi_set(host, 0, gpu_recovery_action="Reset")
+    refuse_a_gpu(host)
 
 
 def divide(host: Host, *numbers: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    HARDWARE,
     HOST,
     REAPPLY,
     STACK,
@@ -66,9 +67,13 @@ _LIMITED = re.compile(r"^\s*[^#\s]\S*\s+(?:hard|soft|-)\s+as\s+\d", re.M)
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where no file is named
 _VERSION = re.compile(r"^libcuda\.so\.(\d+\.\d+[\d.]*)$")
 _FORCED_PEERS = re.compile(r"^RegistryDwords: .*\b((?:PeerMappingOverride|RMForceP2PType|ForceP2P)=\w+)", re.M)
+# /proc/self/cgroup in a job of Slurm, of either version (slurm/uid_N/job_N, slurmstepd.scope/job_N).
+_JOB = re.compile(r"slurm\S*/job_(\d+)")
 _NODES = re.compile(r"^DeviceFile(\w+): (\d+)$", re.M)
 # What `nvidia-smi conf-compute` prints with -q, or before branch 550 with -f and -grs.
 _CONFIDENTIAL = re.compile(r"^\s*(?:CC (?:State|status)\s*:\s*ON|Multi-GPU Mode\s*:\s*Protected PCIe)\s*$", re.M | re.I)
+# `gpu_recovery_action`, and NVML's error in its place.
+_RECOVERY = re.compile(r"reset|reboot|drain", re.I)
 _READY = re.compile(r"^\s*(?:CC|Confidential Compute) GPUs Ready State\s*:\s*(\S.*?)\s*$", re.M | re.I)
 
 
@@ -84,7 +89,8 @@ _HMM_REMEDY = (
     "and CUDA are not the cause."
 )
 # What is logged before each failed try of the driver to initialize a GPU: whose fault it is, what it means, what to do;
-# the first row that fits. kernel_gsp.c in NVIDIA's open kernel modules; drivers/pci/pci.c of the kernel.
+# the first row that fits. osinit.c, kernel_gsp*.c and nv-pci.c in NVIDIA's open kernel modules; drivers/pci/pci.c of
+# the kernel.
 _OFF_AND_ON = "Switch the host off and on; a reboot may leave the GPU as it is. "
 _NOT_STARTED = (
     (
@@ -106,6 +112,33 @@ _NOT_STARTED = (
         "the kernel's bounce buffer (swiotlb), which a virtual machine with encrypted memory needs, has no room for it",
         "Take the kernel, the settings of the virtual machine and a GPU of NVIDIA's deployment guide for confidential "
         "computing; the kernel option `swiotlb=` only enlarges the buffer.",
+    ),
+    (
+        HOST,
+        re.compile(r"does not have the necessary power cables connected"),
+        "its power cables are not connected",
+        "Switch the host off and connect each power cable of the card to the power supply: data-center cards often "
+        "have the connector of a CPU (EPS), whose cable must not be one for PCIe.",
+    ),
+    (
+        HOST,
+        re.compile(r"failed to wait for GFW"),
+        "its own firmware (GFW) does not finish its start, whatever the driver is",
+        _OFF_AND_ON + "If it comes back, check the card's power, seating and riser, and compare its VBIOS with the "
+        "vendor's newest.",
+    ),
+    (
+        HOST,
+        re.compile(r"Can't find an IRQ for your NVIDIA card"),
+        "it has no interrupt",
+        "Update the firmware, and let it assign interrupts in the firmware setup; in a virtual machine, the monitor "
+        "must give the card one: update it, or pass the card through in another way.",
+    ),
+    (
+        HOST,
+        re.compile(r"not supported by open\s+NVRM: nvidia\.ko"),
+        "the open kernel modules do not serve it, since it has no GSP",
+        REAPPLY + " It plans a driver for all GPUs. Or leave the GPU alone: gpu_stack_ignore_gpus.",
     ),
     (
         STACK,
@@ -329,6 +362,20 @@ def _find_mig(host: Host) -> Found | None:
     return Found(text, remedy, _addresses(divided), 1 if has_instances else len(gpus) - len(divided))
 
 
+def _find_reset(host: Host) -> Found | None:
+    """Find GPUs that the driver serves no more until they were reset; before branch 570 a flag says so."""
+    asking = [
+        gpu
+        for gpu in host.log.gpus
+        if _RECOVERY.search(gpu.raw("gpu_recovery_action") or "") or gpu.raw("gpu_reset_status/reset_required") == "Yes"
+    ]
+    remedy = (
+        "The driver asks for a reset of %s, and until then CUDA may refuse it: see gpu.recovery. Drain the host and "
+        "reset it (`nvidia-smi --gpu-reset -i N`), or reboot." % _named(asking)
+    )
+    return Found("%s must be reset" % _named(asking), remedy, _addresses(asking)) if asking else None
+
+
 def _find_confidential(host: Host) -> Found | None:
     """Ask for the state of confidential computing, by which CUDA waits until the GPUs were attested."""
     printed = _conf_compute(host, "-q") or _conf_compute(host, "-f") + _conf_compute(host, "-grs")
@@ -503,6 +550,21 @@ def _find_not_served(host: Host) -> Found | None:
     return Found(text, remedy, frozenset(free), len(ours) - len(free))
 
 
+def _find_job(host: Host) -> Found | None:
+    """Find that this session is within a job of Slurm, whose cgroup keeps the GPUs of others from it (cgroup.conf)."""
+    job = _JOB.search(files.read_text(host.context.root, "/proc/self/cgroup") or "")
+    ours = {gpu.pci_address for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone}
+    missing = ours - _addresses(host.log.gpus)
+    if not job or not missing:
+        return None
+    text = "this session is within Slurm's job %s, which keeps %s from it" % (job.group(1), ", ".join(sorted(missing)))
+    remedy = (
+        "Log in as a user whose sessions pam_slurm_adopt leaves alone, without a job on this host: name it for "
+        "pam_access or pam_listfile in front of pam_slurm_adopt in /etc/pam.d/sshd; or end the job."
+    )
+    return Found(text, remedy, frozenset(missing), len(ours - missing))
+
+
 def _find_refused(host: Host) -> Found | None:
     """Find that the kernel has refused the driver's module, which is built for another one or another driver."""
     is_away = bool(host.pci[0]) and proc_driver.read(host.context.root) is None
@@ -597,6 +659,16 @@ CAUSES: tuple[Cause, ...] = (
         find=_find_compute_mode,
     ),
     Cause(
+        "A GPU that must be reset",
+        FAIL,
+        "`gpu_recovery_action` in `nvidia-smi -q -x`, before branch 570 `reset_required`",
+        "`nvidia-smi --gpu-reset -i N`, or a reboot",
+        (*ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HARDWARE,
+        errors=(3, 46, 101, 999),
+        find=_find_reset,
+    ),
+    Cause(
         "Confidential computing, not ready",
         FAIL,
         "`nvidia-smi conf-compute -q`, `cc_protected_memory_usage` in `nvidia-smi -q -x`",
@@ -637,11 +709,21 @@ CAUSES: tuple[Cause, ...] = (
         find=_find_window,
     ),
     FewerCause(
+        "A GPU that another branch of the driver serves",
+        FAIL,
+        "No driver has the GPU, and the driver logs that its legacy drivers serve it, or that this release does not",
+        "Plan again; or `gpu_stack_ignore_gpus`",
+        (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HOST,
+        errors=(100, 101, 999),
+        find=_find_not_served,
+    ),
+    FewerCause(
         "A GPU in a state in which no driver starts it",
         FAIL,
-        "`RmInitAdapter failed` of a GPU that is missing, in the kernel log, and before each `WPR2 already up` or "
-        "`change power state from D3cold to D0`",
-        "Switch the host off and on; settings of the firmware that save power",
+        "`RmInitAdapter failed` or a failed probe of a GPU that is missing, in the kernel log, and before each `WPR2 "
+        "already up`, `change power state from D3cold to D0`, missing power cables, or the like",
+        "Switch the host off and on; power cables; settings of the firmware that save power",
         (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
         blame=HOST,
         errors=(100, 101, 999),
@@ -658,14 +740,14 @@ CAUSES: tuple[Cause, ...] = (
         find=functools.partial(_find_not_started, blame=STACK),
     ),
     FewerCause(
-        "A GPU that another branch of the driver serves",
+        "A session within a job",
         FAIL,
-        "No driver has the GPU, and the driver logs that its legacy drivers serve it, or that this release does not",
-        "Plan again; or `gpu_stack_ignore_gpus`",
+        "A job of Slurm in /proc/self/cgroup, with fewer GPUs than the host",
+        "Log in as a user whom pam_slurm_adopt leaves alone",
         (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
         blame=HOST,
         errors=(100, 101, 999),
-        find=_find_not_served,
+        find=_find_job,
     ),
     FewerCause(
         "A module that the kernel refuses",

@@ -567,7 +567,7 @@ READINGS: dict[str, list[tuple[dict[str, str], str, str]]] = {
          "fail", "slowed down by hw_power_brake_slowdown, hw_thermal_slowdown"),
         ({CLOCKS + "hw_slowdown": "Not Active", CLOCKS + "sw_power_cap": "Active"}, "pass", "no hardware slowdown"),
         ({CLOCKS + "hw_slowdown": "Not Active", CLOCKS + "sw_thermal_slowdown": "Active"},
-         "pass", "no hardware slowdown, but the driver lowers the clocks: too hot"),
+         "warn", "no hardware slowdown, but the driver lowers the clocks: too hot"),
         ({CLOCKS + "hw_slowdown": "Not Active", CLOCKS + "sw_thermal_slowdown": "ERR!"},
          "unknown", "sw_thermal_slowdown is 'ERR!'"),
         ({CLOCKS + "sw_thermal_slowdown": "Not Active"}, "skip", "slowdowns not reported"),

@@ -294,8 +294,16 @@ LOADED_AGAIN = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  595.71.
         ),
         ("NVRM: x\n" + FAILED.replace("A1", "a2") + FAILED, {"0000:a2:00.0": ["NVRM: x"], "0000:a1:00.0": [""]}),
         (FAILED + LOADED_AGAIN + "NVRM: x\n", {}),
+        (
+            "NVRM: x\nnvidia: probe of 0000:a1:00.0 failed with error -1\n" + LOADED_AGAIN,
+            {"0000:a1:00.0": ["NVRM: x"]},
+        ),
+        (
+            "NVRM: x\nnvidia 0000:a1:00.0: probe with driver nvidia failed with error -1\nNVRM: y\n" + FAILED,
+            {"0000:a1:00.0": ["NVRM: y"]},
+        ),
     ],
-    ids=["alone", "twice", "two GPUs", "loaded again"],
+    ids=["alone", "twice", "two GPUs", "loaded again", "refused before the module is loaded", "tried after a refusal"],
 )
 def test_tries_to_initialize_a_gpu(text: str, tries: dict[str, list[str]]) -> None:
     assert kernel_log.not_initialized(text) == tries
