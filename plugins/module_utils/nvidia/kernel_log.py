@@ -43,25 +43,25 @@ _PREFIX = re.compile(r"^(?:(?:\d\S* \S+ |[A-Z][a-z]{2} +\d+ [\d:]+ \S+ )?kernel:
 _CLASSES = (
     (
         "the GPU's GSP firmware did not start",
-        re.compile(r"NVRM: .*(?:Cannot initialize GSP firmware RM|_kgspBootGspRm:)"),
+        re.compile(r"NVRM:? .*(?:Cannot initialize GSP firmware RM|_kgspBootGspRm:)"),
     ),
-    ("a GPU could not be initialized", re.compile(r"NVRM: .*(?:RmInitAdapter|rm_init_adapter) failed")),
-    ("the GPU's GSP crashed", re.compile(r"NVRM: .*(?:GSP-CrashCat Report|GSP RM heartbeat timed out)")),
+    ("a GPU could not be initialized", re.compile(r"NVRM:? .*(?:RmInitAdapter|rm_init_adapter) failed")),
+    ("the GPU's GSP crashed", re.compile(r"NVRM:? .*(?:GSP-CrashCat Report|GSP RM heartbeat timed out)")),
     (
         "the GPU's GSP does not answer",
         re.compile(
-            r"NVRM: .*(?:waiting for RPC response from|_kgspLogRpcSanityCheckFailure|rpcRecvPoll timedout"
+            r"NVRM:? .*(?:waiting for RPC response from|_kgspLogRpcSanityCheckFailure|rpcRecvPoll timedout"
             r"|GSP RPC timeout detected)"
         ),
     ),
-    ("a GPU was lost", re.compile(r"NVRM: .*NV_ERR_GPU_IS_LOST")),
+    ("a GPU was lost", re.compile(r"NVRM:? .*NV_ERR_GPU_IS_LOST")),
 )
 # What the driver prints where nothing is wrong, and beside each Xid: which GPU it is of.
 _ROUTINE = re.compile(
-    r"NVRM: (?:loading NVIDIA UNIX |GPU (?:at PCI:|Board Serial Number:|\S+: GPU (?:serial number is|is on Board))"
+    r"NVRM:? (?:loading NVIDIA UNIX |GPU (?:at PCI:|Board Serial Number:|\S+: GPU (?:serial number is|is on Board))"
     r"|kbus(?:Create|Remove)P2PMapping\w*: (?:added|removed) )"
 )
-_NVRM = re.compile(r"NVRM: ")
+_NVRM = re.compile(r"NVRM:? ")  # without a colon: open modules up to branch 535
 # `NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...`: unit, severity, interrupt information, error status.
 _NVLINK = re.compile(r"(?:pid=\S+, )?(?:name=.*?, )?([A-Z]\w*(?:/\w+)*) .*?\((0x[0-9a-fA-F]+) (0x[0-9a-fA-F]+)")
 _FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
@@ -280,7 +280,7 @@ def not_initialized(text: str) -> dict[str, list[str]]:
         elif probed:
             refused[probed.group(1)] = ["\n".join(before)]
             before = []
-        elif message.startswith(("NVRM: ", "nvidia ")):
+        elif _NVRM.match(message) or message.startswith("nvidia "):
             before.append(message)
     return {**refused, **tries}
 
