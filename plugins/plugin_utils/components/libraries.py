@@ -343,6 +343,17 @@ def _rules(library: Library, context: ResolveContext) -> tuple[Rule, ...]:
     )
 
 
+def are_served(context: ResolveContext, cuda: Facts) -> bool:
+    """Return whether the libraries that are requested by version have builds for a toolkit."""
+    for library in (_CUDNN, _NCCL):
+        if context.request[library.name] in ("auto", "none") or cuda.get("cuda.version", NONE) == NONE:
+            continue
+        is_for = _rules(library, context)[0].is_met
+        if not any(is_for({**cuda, **build.facts}) for build in builds(library, reduced(library, context), None)):
+            return False
+    return True
+
+
 # Packages on hold -----------------------------------------------------------------------------------------------------
 
 

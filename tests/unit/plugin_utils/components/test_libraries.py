@@ -100,6 +100,16 @@ def test_a_build_that_does_not_fit_is_refused(gpu, asked, code, snapshot):
 
 
 @pytest.mark.parametrize(
+    ("asked", "release"),
+    [({"cudnn": "8"}, "12.9"), ({"cudnn": "9.28"}, "13.2"), ({"nccl": "2.21.5"}, "12.9"), ({"cudnn": "none"}, "13.2")],
+    ids=["cuDNN 8", "cuDNN 9", "NCCL", "no cuDNN"],
+)
+def test_a_requested_library_decides_the_toolkit(asked, release):
+    made = plan("ubuntu-22.04", "A100", tensorflow="none", **asked)
+    assert made["components"]["cuda"]["version"] == release
+
+
+@pytest.mark.parametrize(
     ("offers", "asked"),
     [
         (NO_CUDNN_HEADERS, {"cudnn": "9.28"}),
