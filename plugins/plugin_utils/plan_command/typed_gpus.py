@@ -38,6 +38,11 @@ _MACHINE = re.compile(r"(dgx|hgx|egx|mgx|ovx|igx)([\d-].*)?|(super|base)?pod", r
 _PART = re.compile(r"mig|(\d+c\.)?\d+g\.\d+gb(\+me|-me)?", re.IGNORECASE)
 # A card, its number of slices (MIG), GB, and what it is for: GRID T4-16Q, A100-2-10C, M60-2B4 (vGPU user guide).
 _VGPU = re.compile(r"(grid )?(?P<card>.+?)(-\d)?-\d+([qac]|b4?)(me)?", re.IGNORECASE)
+# What pci.ids, which lspci reads, has in names: `GA106 [GeForce RTX 3060 Lite Hash Rate]`, `RTX 3070 Mobile / Max-Q`.
+_CHIP = re.compile(r".*\[(?P<name>.*[a-z].*)\].*", re.IGNORECASE)
+_HASH_RATE = re.compile(r" lite hash rate$", re.IGNORECASE)
+_MOBILE = re.compile(r" (mobile|max-q)( ?/ ?(mobile|max-q))?$", re.IGNORECASE)
+_JETSON = re.compile(r"\b(jetson|tegra|orin|xavier)\b", re.IGNORECASE)
 _OF_OTHERS = {
     "AMD": re.compile(r"\b(amd|ati|radeon|instinct|firepro|mi\d{2,3}[a-z]?|rx ?\d{3,4}( ?xtx?)?)\b", re.IGNORECASE),
     "Intel": re.compile(r"\b(intel|arc|gaudi ?\d*|ponte vecchio|flex ?\d+|xeon)\b", re.IGNORECASE),
@@ -149,7 +154,11 @@ def _by_name(catalog: Catalog, text: str) -> HostGpu:
                 f"the name {text!r} fits GPUs of different generations: {_listed(found, by_id=is_one)}; give {give}"
             )
         if found:
-            return HostGpu(f"10de:{found[0].device}")
+            # `3090` is no 3090 Ti.
+            return HostGpu(f"10de:{min(found, key=lambda p: len(_words(p.name).split())).device}")
+    for other in _without_words_of_lspci(text):
+        if _is_known(catalog, other):
+            return find_gpu(catalog, other)
     if why := _of_another_kind(catalog, text):
         raise PlanInputError(f"{text!r} {why}")
     near = _listed(_similar(wanted, products))
@@ -158,6 +167,16 @@ def _by_name(catalog: Catalog, text: str) -> HostGpu:
         f"no GPU has the name {text!r}; expected a product's name, a PCI id such as 10de:2330 ({_SHOWN}) or cc:9.0"
         + (f"; did you mean {meant}?" if meant else f". Did you mean {near}?" if near else "")
     )
+
+
+def _without_words_of_lspci(text: str) -> list[str]:
+    """Return what NVIDIA may call a GPU that has words of pci.ids in its name; none where it has not."""
+    name = _HASH_RATE.sub("", _CHIP.sub(r"\g<name>", text.strip()))
+    return [
+        other
+        for other in dict.fromkeys((name, _MOBILE.sub(" Laptop GPU", name), _MOBILE.sub("", name)))
+        if other != text.strip()
+    ]
 
 
 def _is_known(catalog: Catalog, text: str) -> bool:
@@ -172,6 +191,8 @@ def _of_another_kind(catalog: Catalog, text: str) -> str:
     for vendor, names in _OF_OTHERS.items():
         if names.search(text):
             return f"is of {vendor}; expected a GPU of NVIDIA"
+    if _JETSON.search(text):
+        return "is a Jetson, whose driver and CUDA are those of its JetPack; expected a GPU of its own on the PCI bus"
     for kind, gpus, example in (
         (_MACHINE, "a machine; expected its GPUs, such as --gpu 8x", "H100"),
         (_PART, "a part of a GPU; expected the whole one, such as --gpu ", "A100"),

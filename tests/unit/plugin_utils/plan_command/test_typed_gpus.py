@@ -27,6 +27,9 @@ from tests.unit.frozen_catalog import frozen_catalog
         ("H100 SXM5 96GB", "10de:2338"),
         ("H200 SXM", "10de:2335"),
         ("V100 16GB", "10de:1db1"),
+        ("GA104M [GeForce RTX 3070 Mobile / Max-Q]", "10de:249d"),
+        ("GA106 [GeForce RTX 3060 Lite Hash Rate]", "10de:2501"),
+        ("3090", "10de:2204"),  # no 3090 Ti
         # What nvidia-smi prints, by the cards' subsystems.
         ("NVIDIA GH200 480GB", "10de:2342"),
         ("Tesla M40 24GB", "10de:17fd"),
@@ -74,6 +77,7 @@ def test_a_number_of_gpus(text):
         ("8086:56c0", "is the PCI id of another vendor"),
         ("Radeon RX 7900 XTX", "is of AMD; expected a GPU of NVIDIA"),
         ("Gaudi 3", "is of Intel; expected a GPU of NVIDIA"),
+        ("Jetson AGX Orin", "is a Jetson, whose driver and CUDA are those of its JetPack"),
         ("HGX B200", "is a machine; expected its GPUs, such as --gpu 8xB200"),
         ("DGX-2", "is a machine; expected its GPUs, such as --gpu 8xH100"),
         ("H200 1g.18gb", "is a part of a GPU; expected the whole one, such as --gpu H200"),
