@@ -31,6 +31,11 @@ _CASE_SENSITIVE = ("url", "fingerprint")  # types of variables
 _VERSION = re.compile(r"\d{1,14}(\.\d{1,14})*(\.?(post|rc|a|b)\d{1,14})?", re.ASCII)
 _NUMBER = re.compile(r"\d+(\.\d+)+|\d+([,-]\d+)*", re.ASCII)  # with hyphens in package names, as in cuda-toolkit-12-6
 _BUILD = re.compile(r"^cu(\d\d)(\d)$")  # as PyTorch names its builds: cu126 is for CUDA 12.6
+# Names of others that also say something for which there is another variable: 2.7.1+cu126, nvidia-driver-535-open.
+_MORE = {
+    "pytorch": ("gpu_stack_pytorch_cuda", re.compile(r"\+(cu\d{3})$")),
+    "driver": ("gpu_stack_driver_kernel_modules", re.compile(r"-(open)$")),
+}
 _UNRELEASED = re.compile(r"nightly|dev|git|main|master|source")
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
 # PCI addresses as sysfs, lspci (no domain) and nvidia-smi (a longer one) print them.
@@ -158,6 +163,15 @@ def _expected_of_version(variable: Variable, text: str, catalog: Catalog | None)
     part = BY_NAME.get(variable.option)
     if text.startswith("-"):
         near = ""
+    elif number and (more := _more(variable, text)):
+        near = f"; did you mean {number.group()} with {more}?"
     elif part in FRAMEWORKS and _UNRELEASED.search(text):
         near = f"; for a build that is no release, {part.role}_lock names its lock file"
     return f"{', '.join(words)}, a version or the first parts of one{f', such as {example}' if example else ''}{near}"
+
+
+def _more(variable: Variable, text: str) -> str:
+    """Return what else a name of others asks for, as a setting; empty if it is a version alone."""
+    name, asks = _MORE.get(variable.option, ("", re.compile("(?!)")))
+    found = asks.search(text)
+    return f"{name}=" + _BUILD.sub(r"\1.\2", found.group(1)) if found else ""
