@@ -59,7 +59,9 @@ def find_remedies(
         found += _older_kernel(whole)
     if not found:
         less = list(_left_out(choices, whole))
-        if any(
+        if request["driver"] == "none":
+            found += _another_driver(whole)
+        if not found and any(
             [*remedy.request.values()].count("none") > 1 for remedy in less
         ):  # what keeps all that was asked is first
             found += [remedy for remedy in _elsewhere(choices, whole) if not remedy.request]
@@ -205,6 +207,13 @@ def _whole_host(trial: Trial) -> Iterator[Remedy]:
     wider = trial.request.but(scope="host")
     if trial.attempt(wider, trial.host).ok:
         yield trial.remedy(wider)
+
+
+def _another_driver(trial: Trial) -> Iterator[Remedy]:
+    """Yield the remedy to manage the driver as well, if that helps: another release would have the same one."""
+    managed = trial.request.but(driver="auto")
+    if trial.attempt(managed, trial.host).ok:
+        yield trial.remedy(managed)
 
 
 def _locks(catalog: Catalog, request: Request, host: Host, attempt_unlocked: Attempt) -> Iterator[Remedy]:
