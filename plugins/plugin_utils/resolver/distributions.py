@@ -52,6 +52,7 @@ def of_text(catalog: Catalog, text: str) -> tuple[str, str]:
 
 def meant(catalog: Catalog, text: str) -> str:
     """Return the distribution releases that a text writes in another way: noble, el9, alma-9.7; "" where it is none."""
+    text = re.sub(r"\s+LTS$", "", text, flags=re.IGNORECASE)
     written, distros = _plain(text), catalog.distros.values()
     if not written or text in catalog.distros or any(named(catalog, text)):
         return ""

@@ -11,6 +11,7 @@ EL9 = "rocky-9 or almalinux-9 or rhel-9 or centos-9"
 MEANT = {
     "Debian 12.5": "debian-12",
     "ubuntu2204": "ubuntu-22.04",
+    "Ubuntu 24.04 LTS": "ubuntu-24.04",
     "el9": EL9,
     "el-9.4": EL9,
     "rhel9": "rhel-9",
