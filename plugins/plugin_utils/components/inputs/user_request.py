@@ -36,6 +36,7 @@ _MORE = {
     "pytorch": ("gpu_stack_pytorch_cuda", re.compile(r"\+(cu\d{3})$")),
     "driver": ("gpu_stack_driver_kernel_modules", re.compile(r"-(open)$")),
 }
+_TOOLKITS = re.compile(r"(\d+\.\d+[\d.]*)(?: *[,;+&] *| and | )(\d+\.\d+[\d.]*)", re.ASCII)
 _UNRELEASED = re.compile(r"nightly|dev|git|main|master|source")
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
 # PCI addresses as sysfs, lspci (no domain) and nvidia-smi (a longer one) print them.
@@ -165,6 +166,8 @@ def _expected_of_version(variable: Variable, text: str, catalog: Catalog | None)
         near = ""
     elif number and (more := _more(variable, text)):
         near = f"; did you mean {number.group()} with {more}?"
+    elif variable.option == "cuda" and (both := _TOOLKITS.fullmatch(text)):
+        near = f"; for two side by side, run with {both[1]} and then {both[2]}: gpu_stack_keep_cuda says how many stay"
     elif part in FRAMEWORKS and _UNRELEASED.search(text):
         near = f"; for a build that is no release, {part.role}_lock names its lock file"
     return f"{', '.join(words)}, a version or the first parts of one{f', such as {example}' if example else ''}{near}"

@@ -77,6 +77,7 @@ def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, st
         {"driver": "nvidia-driver-580-open"},
         {"driver": "595.71.05-1"},
         {"cuda": "13,2"},
+        {"cuda": "11.8, 12.8"},
         {"pytorch": "2.10.0+cu126"},
         {"pytorch_cuda": "cu 12"},
         {"driver_kernel_modules": "nouveau"},
