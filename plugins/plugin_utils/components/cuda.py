@@ -319,8 +319,8 @@ def _rules(context: ResolveContext) -> tuple[Rule, ...]:
 def _preferences(context: ResolveContext) -> tuple[Preference, ...]:
     """Return those of driver and toolkit together.
 
-    NVIDIA's repository comes before the archive, then the better branch, a toolkit for the requested libraries, the
-    newest toolkit, the newest driver.
+    A toolkit for the requested libraries comes first, NVIDIA's repository before the archive, then the better branch,
+    the newest toolkit, the newest driver.
     """
     own = f"the toolkit of {context.distro.id}'s own archive"
     nvidias = Preference("source", lambda facts: facts.get("cuda.source") == "nvidia", lambda _facts: own, "cuda")
@@ -330,14 +330,8 @@ def _preferences(context: ResolveContext) -> tuple[Preference, ...]:
         lambda facts: f"CUDA {facts.get('cuda.release', 'of none')}",
         "cuda",
     )
-    serving = Preference(
-        "libraries",
-        lambda facts: libraries.are_served(context, facts),
-        lambda facts: f"CUDA {facts.get('cuda.version', 'of none')}, for which a requested library is not built",
-        "cuda",
-    )
     of_driver = driver.preferences(context)
-    return (of_driver[0], nvidias, of_driver[1], serving, newest, of_driver[2])
+    return (*libraries.preferences(context), of_driver[0], nvidias, of_driver[1], newest, of_driver[2])
 
 
 # Packages on hold -----------------------------------------------------------------------------------------------------

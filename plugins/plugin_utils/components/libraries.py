@@ -41,6 +41,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices imp
     Facts,
     Holds,
     Keeping,
+    Preference,
     Rule,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
@@ -343,15 +344,22 @@ def _rules(library: Library, context: ResolveContext) -> tuple[Rule, ...]:
     )
 
 
-def are_served(context: ResolveContext, cuda: Facts) -> bool:
-    """Return whether the libraries that are requested by version have builds for a toolkit."""
-    for library in (_CUDNN, _NCCL):
-        if context.request[library.name] in ("auto", "none") or cuda.get("cuda.version", NONE) == NONE:
-            continue
-        is_for = _rules(library, context)[0].is_met
-        if not any(is_for({**cuda, **build.facts}) for build in builds(library, reduced(library, context), None)):
-            return False
-    return True
+def preferences(context: ResolveContext) -> list[Preference]:
+    """Return that a toolkit is one for which a library that is requested by version is built."""
+    asked = [library for library in (_CUDNN, _NCCL) if context.request[library.name] not in ("auto", "none")]
+    return [_serving(library, context) for library in asked]
+
+
+def _serving(library: Library, context: ResolveContext) -> Preference:
+    is_for, what = _rules(library, context)[0].is_met, f"{library.label} {context.request[library.name]}"
+    found = builds(library, reduced(library, context), None)
+
+    def value(facts: Facts) -> bool:
+        return facts.get("cuda.version", NONE) == NONE or any(is_for({**facts, **build.facts}) for build in found)
+
+    return Preference(
+        f"{library.name}-cuda-mismatch", value, lambda _facts: f"a CUDA that no {what} is built for", "cuda"
+    )
 
 
 # Packages on hold -----------------------------------------------------------------------------------------------------
