@@ -95,7 +95,7 @@ def keep(host: Host) -> dict[str, Any]:
         pytest.param(slow_pair(200.0), slow_pair(123.4), [], id="the-same-before"),
         pytest.param(product(1, 0.25), slow_pair(200.0), ["cuda.bandwidth"], id="another-check-before"),
         pytest.param(lambda h: lose_cuda(h, "802"), lambda h: lose_cuda(h, "803"), [], id="failed-with-another-error"),
-        pytest.param(FAULTS["persistence-off"].apply, FAULTS["mig-pending"].apply, ["gpu.mig"], id="warned-before"),
+        pytest.param(FAULTS["persistence-off"].apply, slow_pair(200.0), ["cuda.bandwidth"], id="warned-before"),
         pytest.param(healthy, shared_memory_full, [], id="dev-shm-full-since"),
         pytest.param(
             FAULTS["version-mismatch"].apply, FAULTS["version-mismatch"].apply, [], id="a-driver-changed-by-hand-before"
@@ -105,6 +105,7 @@ def keep(host: Host) -> dict[str, Any]:
         ),
         pytest.param(healthy, FAULTS["half-the-lanes"].apply, [], id="hardware-since"),
         pytest.param(healthy, FAULTS["prohibited"].apply, [], id="a-setting-of-the-host-since"),
+        pytest.param(healthy, FAULTS["mig-pending"].apply, [], id="a-pending-mode-since"),
         pytest.param(FAULTS["tensorflow-broken"].apply, healthy, [], id="better"),
         pytest.param(
             healthy, lambda h: h.die(f"{at.TENSORFLOW}/bin/python"), list(OF_TENSORFLOW), id="no-answer-since"
