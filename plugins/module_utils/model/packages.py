@@ -103,12 +103,15 @@ class SourceEntry:
     keys: tuple[str, ...] | None = dataclasses.field(default=None, metadata=records.OMITTED)
 
 
-def of_one_repository(entries: Iterable[SourceEntry]) -> list[list[SourceEntry]]:
-    """Return sources by the repository and suite that they name, as apt compares them."""
+def with_other_keys(entries: Iterable[SourceEntry]) -> list[list[SourceEntry]]:
+    """Return the sources of each repository and suite that is there with several values of Signed-By.
+
+    apt then reads no source at all; it compares URIs without their last slash.
+    """
     groups: dict[tuple[str, str], list[SourceEntry]] = {}
     for entry in entries:
         groups.setdefault((entry.uri.rstrip("/"), entry.suite), []).append(entry)
-    return list(groups.values())
+    return [group for group in groups.values() if len({entry.signed_by for entry in group}) > 1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
     PreferredSource,
     SourceEntry,
-    of_one_repository,
+    with_other_keys,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
@@ -203,9 +203,9 @@ def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Left
                 f"{OWN_KEY}, since apt refuses a repository with two different Signed-By values"
             )
             yield _source(entry, probe, catalog, message, blocks=True)
-    for entries in of_one_repository(probe.repository_files.entries):
+    for entries in with_other_keys(probe.repository_files.entries):
         is_named = entries[0].uri.rstrip("/") == planned and not is_adopted
-        if len({entry.signed_by for entry in entries}) > 1 and not is_named and not _is_of_dnf(entries[0]):
+        if not is_named and not _is_of_dnf(entries[0]):
             yield _twice(entries)
 
 

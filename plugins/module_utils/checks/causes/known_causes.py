@@ -215,6 +215,11 @@ class Host:
         except OSError:
             return (), ()
 
+    @property
+    def ours(self) -> dict[str, PciGpu]:
+        """The GPUs on the PCI bus by their addresses, without those that are left alone."""
+        return {gpu.pci_address: gpu for gpu in self.pci[0] if gpu.pci_address not in self.context.left_alone}
+
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
@@ -496,7 +501,7 @@ def _find_hmm(host: Host) -> Found | None:
 
 
 def _find_node_mode(host: Host) -> Found | None:
-    """Find that the driver was told to make its device nodes for a user and a group alone (README of the driver)."""
+    """Find that an option of the driver restricts its device nodes to a user and a group (README of the driver)."""
     root = host.context.root
     given = dict(_NODES.findall(files.read_text(root, "/proc/driver/nvidia/params") or ""))
     mode = int(given.get("Mode", "438"))  # in decimal, as the kernel prints it
@@ -514,20 +519,18 @@ def _find_node_mode(host: Host) -> Found | None:
 
 def _find_window(host: Host) -> Found | None:
     """Find GPUs that no driver takes, since the firmware has given them no addresses."""
-    ours = [gpu for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone]
-    free = [gpu.pci_address for gpu in ours if gpu.kernel_driver is None]
+    free = [address for address, gpu in host.ours.items() if gpu.kernel_driver is None]
     named = kernel_log.without_window(host.kernel_log) if free else set()
     without = [address for address in free if address in named or pcie.lacks_window(host.context.root, address)]
     if not without:
         return None
     text = "the firmware has given %s no window for its memory (BAR1)" % ", ".join(without)
-    return Found(text, pcie.WINDOW_REMEDY, frozenset(without), len(ours) - len(without))
+    return Found(text, pcie.WINDOW_REMEDY, frozenset(without), len(host.ours) - len(without))
 
 
 def _find_not_started(host: Host, blame: str) -> Found | None:
     """Find GPUs that the driver could not initialize, by what was logged before each try."""
-    ours = [gpu.pci_address for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone]
-    missing = {*ours} - _addresses(host.log.gpus)
+    missing = host.ours.keys() - _addresses(host.log.gpus)
     text = host.kernel_log if missing else ""
     tries = {gpu: said for gpu, said in kernel_log.not_initialized(text).items() if gpu in missing}
     logged = [text for texts in tries.values() for text in texts]
@@ -535,26 +538,26 @@ def _find_not_started(host: Host, blame: str) -> Found | None:
     if not tries or whose != blame:
         return None
     text = "the driver could not initialize GPU %s: %s" % (", ".join(sorted(tries)), why)
-    return Found(text, remedy if blame == HOST else "%s. %s" % (text, remedy), frozenset(tries), len(ours) - len(tries))
+    return Found(
+        text, remedy if blame == HOST else "%s. %s" % (text, remedy), frozenset(tries), len(host.ours) - len(tries)
+    )
 
 
 def _find_not_served(host: Host) -> Found | None:
     """Find GPUs that no driver has, where the driver says that another branch of it serves some GPU."""
-    ours = [gpu for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone]
-    free = [gpu.pci_address for gpu in ours if gpu.kernel_driver is None]
+    free = [address for address, gpu in host.ours.items() if gpu.kernel_driver is None]
     said = kernel_log.not_served(host.kernel_log) if free else []
     if not said:
         return None
     text = "the driver does not serve %s, and says: %s" % (", ".join(free), "; ".join(said))
     remedy = REAPPLY + " It plans a driver for all GPUs. Or leave the GPU alone: gpu_stack_ignore_gpus."
-    return Found(text, remedy, frozenset(free), len(ours) - len(free))
+    return Found(text, remedy, frozenset(free), len(host.ours) - len(free))
 
 
 def _find_job(host: Host) -> Found | None:
     """Find that this session is within a job of Slurm, whose cgroup keeps the GPUs of others from it (cgroup.conf)."""
     job = _JOB.search(files.read_text(host.context.root, "/proc/self/cgroup") or "")
-    ours = {gpu.pci_address for gpu in host.pci[0] if gpu.pci_address not in host.context.left_alone}
-    missing = ours - _addresses(host.log.gpus)
+    missing = host.ours.keys() - _addresses(host.log.gpus)
     if not job or not missing:
         return None
     text = "this session is within Slurm's job %s, which keeps %s from it" % (job.group(1), ", ".join(sorted(missing)))
@@ -562,7 +565,7 @@ def _find_job(host: Host) -> Found | None:
         "Log in as a user whose sessions pam_slurm_adopt leaves alone, without a job on this host: name it for "
         "pam_access or pam_listfile in front of pam_slurm_adopt in /etc/pam.d/sshd; or end the job."
     )
-    return Found(text, remedy, frozenset(missing), len(ours - missing))
+    return Found(text, remedy, frozenset(missing), len(host.ours) - len(missing))
 
 
 def _find_refused(host: Host) -> Found | None:
@@ -598,7 +601,7 @@ def _find_iommu(host: Host) -> Found | None:
     """Find that the IOMMU refuses what GPUs send each other, or translates it where nothing shows that this works."""
     gpus = [gpu.pci_address for gpu in host.pci[0]]
     faults = kernel_log.iommu_faults(host.kernel_log)
-    ours = [address for address in gpus if address not in host.context.left_alone]
+    ours = list(host.ours)
     refused = {address: faults[address[5:]] for address in ours if address[5:] in faults}
     remedy = _IOMMU_REMEDY % words_of(host.context.root).KERNEL_OPTIONS
     if refused:
@@ -623,6 +626,14 @@ def _owner(context: Context, paths: set[str]) -> str | None:
         if package.status == "installed" and name not in planned and paths & set(packages.files(name)):
             return name
     return None
+
+
+def _of_missing_gpu(
+    name: str, found_in: str, action: str, find: Callable[[Host], Found | None], blame: str
+) -> FewerCause:
+    """Return the cause of a GPU that is on the bus and that the driver does not list."""
+    checks = (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS)
+    return FewerCause(name, FAIL, found_in, action, checks, (100, 101, 999), find, blame)
 
 
 CAUSES: tuple[Cause, ...] = (
@@ -708,46 +719,34 @@ CAUSES: tuple[Cause, ...] = (
         errors=(35, 100, 999),
         find=_find_window,
     ),
-    FewerCause(
+    _of_missing_gpu(
         "A GPU that another branch of the driver serves",
-        FAIL,
         "No driver has the GPU, and the driver logs that its legacy drivers serve it, or that this release does not",
         "Plan again; or `gpu_stack_ignore_gpus`",
-        (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
-        blame=HOST,
-        errors=(100, 101, 999),
-        find=_find_not_served,
+        _find_not_served,
+        HOST,
     ),
-    FewerCause(
+    _of_missing_gpu(
         "A GPU in a state in which no driver starts it",
-        FAIL,
         "`RmInitAdapter failed` or a failed probe of a GPU that is missing, in the kernel log, and before each `WPR2 "
         "already up`, `change power state from D3cold to D0`, missing power cables, or the like",
         "Switch the host off and on; power cables; settings of the firmware that save power",
-        (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
-        blame=HOST,
-        errors=(100, 101, 999),
-        find=functools.partial(_find_not_started, blame=HOST),
+        functools.partial(_find_not_started, blame=HOST),
+        HOST,
     ),
-    FewerCause(
+    _of_missing_gpu(
         "A GPU that the driver could not initialize",
-        FAIL,
         "`RmInitAdapter failed` of a GPU that is missing, in the kernel log, after something else",
         "Without firmware of the driver's version, its packages again; else switch the host off and on",
-        (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
-        blame=STACK,
-        errors=(100, 101, 999),
-        find=functools.partial(_find_not_started, blame=STACK),
+        functools.partial(_find_not_started, blame=STACK),
+        STACK,
     ),
-    FewerCause(
+    _of_missing_gpu(
         "A session within a job",
-        FAIL,
         "A job of Slurm in /proc/self/cgroup, with fewer GPUs than the host",
         "Log in as a user whom pam_slurm_adopt leaves alone",
-        (*module_blacklists.CHECKS, "gpu.answers", *ON_DEVICES, *OF_FRAMEWORKS),
-        blame=HOST,
-        errors=(100, 101, 999),
-        find=_find_job,
+        _find_job,
+        HOST,
     ),
     FewerCause(
         "A module that the kernel refuses",

@@ -23,7 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     PreferredSource,
     RepositoryFiles,
     SourceEntry,
-    of_one_repository,
+    with_other_keys,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import (
     apt_lists,
@@ -54,7 +54,7 @@ def read(root: str, repository_url: str | None) -> RepositoryFiles:
     """
     entries = all_entries(root)
     own = (repository_url or "").rstrip("/")
-    refused = set().union(*(group for group in of_one_repository(entries) if len({e.signed_by for e in group}) > 1))
+    refused = set().union(*with_other_keys(entries))
     wanted = [
         e
         for e in entries
