@@ -1,7 +1,8 @@
 """What the steps of each part are, as digests in tests/revisions.yml: see HEAD for the command that records them.
 
 The fingerprint of a part (planning/parts/fingerprints.py) has its variables and the files that its role sends to a
-host, and for what its tasks do there a `revision` in playbooks/group_vars/all/managed.yml that is raised by hand.
+host, and for what its tasks do there a `revision` that is raised by hand: in the list `__ROLE_managed` of its
+vars/main.yml, that of `packages` in planning/parts/managed.py.
 tests/unit/test_revisions.py fails where the steps differ from those that were recorded, so that nobody forgets it.
 """
 
@@ -16,18 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import role_lists
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_counters, user_settings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import PACKAGES, PLAN, ManagedPart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import parts as parts_of
 
 PROJECT = Path(__file__).resolve().parents[1]
 RECORDED = PROJECT / "tests/revisions.yml"
 HEAD = """# The revision of each part and a digest of its steps. Where the steps of a part have changed: if a host
-# that has the part must get the change, raise its revision in playbooks/group_vars/all/managed.yml. Then record it:
+# that has the part must get the change, raise its `revision` in __ROLE_managed of its vars/main.yml. Then record it:
 # PYTHONPATH=collections .venv/bin/python -m tests.revisions
 """
-TRANSACTION = ("playbooks/tasks/install_packages.yml", "playbooks/group_vars/all/transaction.yml")
+TRANSACTION = ("playbooks/tasks/install_packages.yml",)
 # How the playbooks run the roles; the parts that such a change concerns get another revision.
 CALLS = "playbooks"
 PLUGIN = re.compile(r"\bgpuhost\.stack\.(\w+)")
@@ -39,8 +41,8 @@ DOCUMENTS = {"DOCUMENTATION", "EXAMPLES", "RETURN"}
 
 
 def parts() -> dict[str, ManagedPart]:
-    listed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())["__gpu_stack_listed"]
-    return {name: ManagedPart.from_json(entry) for name, entry in with_components(listed, {}).items() if name != PLAN}
+    listed = {name: role.managed for name, role in role_lists.roles().items()}
+    return {name: ManagedPart.from_json(entry) for name, entry in parts_of(listed).items() if name != PLAN}
 
 
 def steps() -> dict[str, dict[str, Any]]:

@@ -25,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import become, controller_run, interpreter
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.checked_variables import VariablesAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.early_connection import EarlyConnectionAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.role_values import RoleValues
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_environment import SecretEnvironmentAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.waiting import Waiting
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import paths, temporary_files
@@ -41,12 +42,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.decision import Decision, decide
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import (
     SIGNING_CERTIFICATE,
     SIGNING_KEY,
-    RoleVariables,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks, package_sources, packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentation.plan_screen import Style
@@ -67,7 +67,9 @@ ARGUMENTS = {
     "own_kernel": {"type": "bool", "default": True},
     "managed": {"type": "dict", "required": True},
     "accept_damage": {"type": "list", "elements": "str", "default": []},
-    "transitions": {"type": "list", "elements": "str", "default": []},
+    "accept_no_return": {"type": "list", "elements": "str", "default": []},
+    "rollback": {"type": "bool", "default": True},
+    "left_out": {"type": "list", "elements": "str", "default": []},
     "state_directory": {"type": "str", "default": "/var/lib/gpuhost"},
     "converge": {"type": "str", "default": "drift"},
     "locks": {"type": "str", "default": ""},
@@ -117,11 +119,11 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
 
     _supports_check_mode = True
 
-    def _signing_certificate(self, variables: dict[str, Any]) -> SigningCertificate | None:
+    def _signing_certificate(self, roles: RoleValues) -> SigningCertificate | None:
         """Return the certificate of the user's own key for kernel modules, if any; fail with what is wrong with it."""
-        paths = {
-            name: str(self._templar.template(variables.get(name, ""))) for name in (SIGNING_KEY, SIGNING_CERTIFICATE)
-        }
+        names = (SIGNING_KEY, SIGNING_CERTIFICATE)
+        values = roles.of({}, names)
+        paths = {name: str(values.get(name) or "") for name in names}
         if not any(paths.values()):
             return None
         mistakes = []
@@ -153,9 +155,7 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         done = self._low_level_execute_command(command)
         return done["rc"], f"{done['stdout']}\n{done.get('stderr', '')}"
 
-    def _refused(
-        self, decision: Decision, probed: dict[str, Any], variables: dict[str, Any], role_variables: RoleVariables
-    ) -> Problem | None:
+    def _refused(self, decision: Decision, probed: dict[str, Any], variables: dict[str, Any]) -> Problem | None:
         """Return why the host would refuse the plan's package transaction, by apt's lists as they are; None if not.
 
         A second round trip, only where packages change: the first one, the probe, cannot know which. What apt has no
@@ -164,10 +164,9 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         if not decision.plan.ok or drift.PACKAGES not in decision.facts["gpu_stack_drift"] or probed["uid"] != 0:
             return None
         refused = [problem for problem in decision.preflight.problems if problem.code in checks.REFUSED_AT_ONCE]
-        options = role_variables(decision.facts, (fingerprints.TRANSACTION,))
-        if refused or not options:
+        if refused:
             return None
-        arguments = {**options[fingerprints.TRANSACTION], "simulate": True}
+        arguments = {**decision.facts["gpu_stack_transaction"]["options"], "simulate": True}
         done = self._execute_module(module_name=TRANSACTION, module_args=arguments, task_vars=variables)
         if not done.get("failed"):
             return None
@@ -182,14 +181,6 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
             raise AnsibleActionFail(
                 f"{', '.join(unknown)}: no such tag. Known are {', '.join(known)}. Nothing was changed."
             )
-
-    def _role_variables(
-        self, variables: dict[str, Any], facts: dict[str, Any], prefixes: tuple[str, ...]
-    ) -> dict[str, Any]:
-        """Return the values of the variables with these prefixes, templated with these facts."""
-        templar = self._templar.copy_with_new_env(available_variables={**variables, **facts})
-        names = sorted(name for name in variables if str(name).startswith(prefixes))
-        return {name: templar.template(variables[name]) for name in names}
 
     def _probed(
         self,
@@ -235,7 +226,7 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
                 return probed, decided, decision
 
     def _with_locks(
-        self, decision: Decision, decided: Callable[..., Decision], args: dict[str, Any], role_variables: RoleVariables
+        self, decision: Decision, decided: Callable[..., Decision], args: dict[str, Any], roles: RoleValues
     ) -> tuple[Decision, Callable[..., Decision], list[str], list[str]]:
         """Make the locks that are missing, and those with packages of the user's own, by the package index.
 
@@ -246,11 +237,11 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         written: list[str] = []
         failed: list[str] = []
         if args["locks"] and not decision.plan.ok:
-            indexes = _indexes(role_variables(decision.facts, urls_of))
+            indexes = _indexes(roles.of(decision.facts, urls_of))
             written, failed = lock_files.make_missing(decision.plan, Path(args["locks"]), indexes)
             decision = decided() if written else decision
         if decision.plan.ok and any(args["extra"].values()):
-            indexes = _indexes(role_variables(decision.facts, urls_of))
+            indexes = _indexes(roles.of(decision.facts, urls_of))
             extended, mistakes = lock_files.extend_planned(decision.plan, Path(args["locks"]), args["extra"], indexes)
             self.refuse(mistakes)
             decided = functools.partial(decided, extra_locks=extended)
@@ -261,29 +252,27 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
         """Probe the host, print the plan and return what is decided; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = dict(task_vars or {})
-        own = self.from_inventory(variables)
-        variables |= own
         later = self.check_variables(variables)
         _unused, args = self.validate_argument_spec(ARGUMENTS)
-        signing = self._signing_certificate(variables)
+        roles = RoleValues(self._templar, variables)
+        signing = self._signing_certificate(roles)
         self._refuse_unknown_tags(args["managed"])
-        if (url := variables_.set_by_user(variables, ()).get(REPOSITORY_URL)) and REPOSITORY_URL not in later:
+        if (url := variables.get(REPOSITORY_URL)) and REPOSITORY_URL not in later:
             # The one that the role will add.
             args["repositories"] = dict.fromkeys(args["repositories"], self._templar.template(url))
         expired = waivers.read(args["waivers"], date.today()).warnings
-        role_variables = functools.partial(self._role_variables, variables)
         commands = Commands(context.CLIARGS)
         try:
-            decide_by = functools.partial(decide, args=args, role_variables=role_variables, signing=signing)
+            decide_by = functools.partial(decide, args=args, roles=roles, signing=signing)
             moved = [name for name in (*disk_space.CACHES.values(), disk_space.DATA) if name not in later]
-            directories = role_variables({}, tuple(moved)).values()
+            directories = roles.of({}, tuple(moved)).values()
             probed, decided, decision = self._probed(args, variables, directories, decide_by)
             result.update(result_for_terminal(probed))
             result["warnings"] = [*result.get("warnings", ()), *expired]
             if decision is None:
                 return result
-            decision, decided, written, failed = self._with_locks(decision, decided, args, role_variables)
-            if refused := self._refused(decision, probed["probe"], variables, role_variables):
+            decision, decided, written, failed = self._with_locks(decision, decided, args, roles)
+            if refused := self._refused(decision, probed["probe"], variables):
                 decision = decided(refused=refused)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(for_terminal(f"cannot plan: {commands.fill(str(error))}")) from error
@@ -296,10 +285,10 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
             )
         if decision.plan.ok:
             versions = variables_.set_by_user(variables, ()).keys() & set(variables_.PLANNED)
-            chosen = role_variables(decision.facts, tuple(versions)) if versions else {}
+            chosen = roles.of(decision.facts, tuple(versions)) if versions else {}
             self.refuse(variables_.other_than_planned(chosen, decision.plan.components))
-        planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
-        self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
+        if decision.plan.ok and later:
+            self.refuse(self.wrong_values(roles.of(decision.facts, tuple(later))))
         host = variables["inventory_hostname"]
         colour = terminal.prints_plans() and bool(ANSIBLE_COLOR)  # others print it through code that escapes colours
         style = Style(terminal.width(), colour, Display().verbosity > 0, "-v", commands.fill)
@@ -313,6 +302,4 @@ class ActionModule(SecretEnvironmentAction, EarlyConnectionAction, VariablesActi
             result[live.PLAN] = {"text": decision.text("", style, "", minutes), "next": is_next}
         else:
             terminal.show("\n".join([*written, decision.text(host, style, then, minutes)]))
-        overrides = {name: value for name, value in planned.items() if name in own}
-        decided_of = {"decided": commands.fill(decision.facts), "state": decision.state, "role_variables": overrides}
-        return {**result, **decided_of, "changed": False}
+        return {**result, "decided": commands.fill(decision.facts), "state": decision.state, "changed": False}

@@ -22,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     persistence,
     rollback,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, managed
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.run_command import Commands
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verdict
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
@@ -128,7 +128,6 @@ class FilterModule:
             "failure_message": rollback.failure_message,
             "hosts_to_change": hosts_to_change,
             "hosts_to_restore": hosts_to_restore,
-            "managed_parts": managed.with_components,
             "persistence_override": persistence.override,
             "reason_against_rollback": reason_against_rollback,
             "training_refusal": training_refusal,

@@ -46,8 +46,17 @@ options:
     type: list
     elements: str
     default: []
-  transitions:
-    description: Role variables that affect the transition only; a change in them is not drift.
+  accept_no_return:
+    description: As of M(gpuhost.stack.package_transaction), which has O(rollback) as C(undo).
+    type: list
+    elements: str
+    default: []
+  rollback:
+    description: Whether a transaction that fails is undone.
+    type: bool
+    default: true
+  left_out:
+    description: The parts that this run does not install.
     type: list
     elements: str
     default: []
@@ -117,12 +126,6 @@ RETURN = r"""
 probe:
   description: The probe of M(gpuhost.stack.gpu_probe).
   returned: always
-  type: dict
-role_variables:
-  description:
-    - The role variables that the inventory sets where C(group_vars/all) of the playbooks takes precedence over it. The
-      playbooks set them as facts before they run a role.
-  returned: when the host was probed
   type: dict
 state:
   description:

@@ -13,22 +13,21 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Repository
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import role_lists
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options, repositories
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import parts
 
 from tests.field import hosts
 from tests.unit.matrix.host import NVIDIA_SMI, Host
 from tests.unit.matrix.training import TrainingHost
 
 PROJECT = Path(__file__).parents[2]
-GROUP_VARS = PROJECT / "playbooks/group_vars/all/managed.yml"
 PASS = "pass"
 
 
@@ -78,8 +77,8 @@ def preflight(report: Mapping[str, Any], root: Path) -> Answer:
         return _plan(["--probe", words["capture"], *_requested(report)])
     hosts.lay_out(root, words)
     catalog = load_catalog()
-    listed = yaml.safe_load(GROUP_VARS.read_text())["__gpu_stack_listed"]
-    managed = {name: {"services": part.get("services", [])} for name, part in with_components(listed, {}).items()}
+    listed = {name: role.managed for name, role in role_lists.roles().items()}
+    managed = {name: {"services": part.get("services", [])} for name, part in parts(listed).items()}
     machine = hosts.machine(words)
     urls = {name: each[machine] for name, each in repositories(catalog).items() if machine in each}
     given: dict[str, Any] = {**probe_options(catalog), "repositories": urls if "lists" in words else {}}

@@ -6,10 +6,7 @@ package.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -32,15 +29,6 @@ def add_to(project: Path) -> None:
     text = registry.read_text().replace("    pytorch,\n", "    pytorch,\n    telemetry,\n", 1)
     line = "    (pytorch.CHOICE, pytorch.Pytorch()),\n"
     registry.write_text(text.replace(line, f"{line}    (telemetry.CHOICE, telemetry.Telemetry()),\n"))
-    _write_what_follows(project)
-
-
-def _write_what_follows(project: Path) -> None:
-    """Write what script/docs writes of the registry for the playbooks."""
-    module = "ansible_collections.gpuhost.stack.plugins.plugin_utils.planning"
-    program = f"from {module} import role_inputs; role_inputs.COMPONENTS.write_text(role_inputs.text())"
-    environment = {**os.environ, "PYTHONPATH": str(project / "collections")}
-    subprocess.run([sys.executable, "-P", "-c", program], cwd=project, env=environment, check=True)
 
 
 def add_to_repository(project: Path) -> None:

@@ -1,5 +1,6 @@
 """Contracts between the files of this project: roles, their specifications, playbooks, scenarios, documents, tests."""
 
+import ast
 import collections
 import configparser
 import contextlib
@@ -18,9 +19,18 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import service
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import Removal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS as PARTS_OF_REGISTRY
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
 from tests.unit.playbooks import rendering
 
@@ -28,6 +38,10 @@ PROJECT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (PROJECT / "roles").iterdir() if path.is_dir())
 TASK_FILES = sorted([*PROJECT.glob("roles/*/tasks/*.yml"), *PROJECT.glob("playbooks/**/*.yml")])
 SCENARIOS = sorted(path.parent for path in PROJECT.glob("molecule/*/molecule.yml"))
+# A default that a run of the playbooks gives, or that of a role that is used alone.
+GIVEN = re.compile(r"\{\{ __\w+?(?:_inputs\.\w+|_planned) \| default\((['\[\d].*)\) \}\}")
+NO_PLAN = Plan(request=user_request.from_mapping({}), components=NOTHING)
+NO_DIFF = PlanDiff((), Cleanup(), {part.name: Removal() for part in PARTS_OF_REGISTRY})
 
 
 USES = re.compile(r"ansible\.builtin\.(?:import|include)_role:\n +name: gpuhost\.stack\.(\w+)$", re.MULTILINE)
@@ -66,12 +80,24 @@ def test_roles_and_scenarios_are_found():
     assert len(SCENARIOS) >= 2
 
 
+def alone(defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults of what a run gives, where a role is used alone."""
+    found = {name: GIVEN.fullmatch(str(value)) for name, value in defaults.items()}
+    return {name: ast.literal_eval(match.group(1)) for name, match in found.items() if match}
+
+
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_defaults_equal_the_argument_specification(role):
-    """A default that depends on the host or the play is described in words instead."""
+    """A default that depends on the host or the play is described in words instead.
+
+    What a run of the playbooks gives has one besides, for the role alone.
+    """
     defaults = yaml.safe_load((role / "defaults/main.yml").read_text()) or {}
+    defaults |= alone(defaults)
+    required = {name for name, option in options(role).items() if option.get("required")}
+    defaults = {name: value for name, value in defaults.items() if name not in required}
     specified = {name: option["default"] for name, option in options(role).items() if "default" in option}
-    rendered = {name for name, value in defaults.items() if "_defaults." in str(value) or "ansible_play_" in str(value)}
+    rendered = {name for name, value in defaults.items() if re.search("_defaults[.]|ansible_play_|_inputs", str(value))}
     assert {name: value for name, value in defaults.items() if name not in rendered} == specified
     assert [name for name in rendered if "By default" not in str(options(role)[name]["description"])] == []
 
@@ -146,18 +172,25 @@ def test_no_task_ignores_its_failure(path):
     assert not re.search(r"ignore_errors:|failed_when: *false|that: *true", text)
 
 
-def test_role_inputs_are_variables_of_roles():
-    inputs = yaml.safe_load((PROJECT / "playbooks/group_vars/all/role_inputs.yml").read_text())
-    known = {name for role in ROLES for name in options(role)}
-    assert inputs
-    assert set(inputs) - known == set()
+@pytest.mark.parametrize("part", PARTS_OF_REGISTRY, ids=lambda part: part.name)
+def test_a_role_of_a_component_has_what_a_run_gives_as_its_defaults(part):
+    """Without them a component would be planned, and what its role has by itself installed."""
+    role = PROJECT / "roles" / part.role
+    defaults = yaml.safe_load((role / "defaults/main.yml").read_text())
+    given = {name for name, value in defaults.items() if re.search(f"__{part.role}_(inputs|defaults)[. ]", str(value))}
+    transition = role_inputs.of_plan(NO_PLAN, NO_DIFF, Repairs(), {}, load_catalog()).transition
+    needed = {f"{part.role}_version", *(f"{part.role}_{field}" for field in part.role_fields), *part.build_variables}
+    needed |= {f"{part.role}_{key}" for key in ("packages", "lock", "python") if f"{part.role}_{key}" in options(role)}
+    needed |= {name for name in (*role_inputs.SETTINGS, *transition) if name in options(role)}
+    assert needed - given == set()
 
 
-def test_required_role_variables_are_role_inputs():
-    inputs = role_inputs.inputs()
-    whole = [role for role in ROLES if role.name not in PARTS]
-    required = {name for role in whole for name, option in options(role).items() if option.get("required")}
-    assert required - set(inputs) == set()
+def test_what_a_run_gives_is_a_variable_of_a_role_or_read_in_its_vars():
+    text = "".join(path.read_text() for path in PROJECT.glob("roles/*/vars/main.yml"))
+    text += "".join(path.read_text() for path in PROJECT.glob("roles/*/defaults/main.yml"))
+    read = set(re.findall(r"__(\w+)_inputs\.(\w+)", text))
+    names = {f"{role}_{key}" for role, key in read}
+    assert set(role_inputs.SETTINGS) - names == set()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.name)
@@ -223,6 +256,7 @@ def role_values(*roles: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for path in files:
         values |= (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+    values |= alone(values)
     for _unused in range(3):  # a variable of a variable of a variable
         known = {name: value for name, value in values.items() if "{{" not in str(value)}
         for name in values.keys() - known.keys():

@@ -23,37 +23,23 @@ DECIDE = """
 import json, sys
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision, role_inputs
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import parts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import report
+from tests.unit.plugin_utils.planning.role_values import Roles
 
-root, managed, request, applied, more = json.load(sys.stdin)
+root, request, applied, more = json.load(sys.stdin)
 options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
 found = to_json(probe.probe(root, options))
 gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "class": "0302", "kernel_driver": None}
 found |= {"gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": None, "gpu_processes": [], "applied": applied}
 found = {**found, "packages": {}, **more}
-args = {"request": request, "own_kernel": False, "transitions": [], "converge": "drift"}
-args["managed"] = with_components(managed, {})
-
-
-def variables(facts, prefixes):
-    component = facts["gpu_stack_plan"]["components"]["telemetry"] or {}
-    known = {
-        "nvidia_driver_kernel_headers": [],
-        "nvidia_driver_kernel_compilers": [],
-        "telemetry_packages": component.get("packages", []),
-        "__gpu_stack_transaction": {"packages": component.get("packages", [])},
-    }
-    return {name: value for name, value in known.items() if name.startswith(prefixes)}
-
-
-decided = decision.decide(found, args, variables)
+args = {"request": request, "own_kernel": False, "managed": parts({}), "converge": "drift"}
+roles = Roles({name: [] for name in decision.KERNEL_PACKAGES})
+decided = decision.decide(found, args, roles)
 print(json.dumps({
     "facts": decided.facts,
     "text": decided.text("gpu-01"),
-    "inputs": role_inputs.of_components(),
-    "transitions": role_inputs.transitions(),
     "report": to_json(report.host_report("gpu-01", {"probe": found, "plan": decided.facts["gpu_stack_plan"]})),
     "problems": [problem.message for problem in decided.preflight.problems],
 }))
@@ -70,7 +56,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(project: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(project / "collections")}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (project / "collections", project)))}
     command = [sys.executable, "-P", *words]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, cwd=project, env=environment)
 
@@ -85,9 +71,7 @@ def plan(project: Path, *requests: str) -> dict[str, Any]:
 
 def decide(project: Path, tmp_path: Path, applied: Any = None, probed: Any = None, **request: str) -> dict[str, Any]:
     """Return what is decided for a host without packages. probed: what is different on it."""
-    program = "import json, yaml; print(json.dumps(yaml.safe_load(open('playbooks/group_vars/all/managed.yml'))))"
-    managed = json.loads(python(project, "-c", program).stdout)["__gpu_stack_listed"]
-    given = [str(tmp_path), managed, {"cuda": "13.0", "tensorflow": "none", **request}, applied or {}, probed or {}]
+    given = [str(tmp_path), {"cuda": "13.0", "tensorflow": "none", **request}, applied or {}, probed or {}]
     done = python(project, "-c", DECIDE, stdin=json.dumps(given))
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
@@ -139,8 +123,9 @@ def test_it_is_in_plan_diff_drift_and_role_inputs(project: Path, tmp_path: Path)
     assert "gpu-telemetry" in facts["gpu_stack_parts"]["packages"]["watch"]["packages"]
     (row,) = [line.split() for line in found["text"].splitlines() if " telemetry " in line]
     assert row[:3] == ["+", "telemetry", "2.0.0"]
-    assert found["inputs"]["telemetry_packages"] == ("{{ gpu_stack_plan.components.telemetry.packages | default([]) }}")
-    assert "telemetry_reinstall" in found["transitions"]
+    inputs = facts["gpu_stack_role_inputs"]
+    assert set(inputs["telemetry_packages"]) <= set(facts["gpu_stack_transaction"]["options"]["packages"])
+    assert inputs["telemetry_reinstall"] == []
 
 
 def test_drift_sees_another_version_and_nothing_on_a_converged_host(project: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ def test_the_steps_of_each_part_are_those_that_were_recorded() -> None:
     changed = [name for name in sorted({*recorded, *now}) if recorded.get(name) != now.get(name)]
     assert not changed, (
         f"the steps of {', '.join(changed)} have changed: where hosts that have the part must get that, raise its "
-        "revision in playbooks/group_vars/all/managed.yml; then run "
+        "`revision` in __ROLE_managed of its vars/main.yml; then run "
         "`PYTHONPATH=collections .venv/bin/python -m tests.revisions`"
     )
 

@@ -11,21 +11,18 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.inventory_variables import outranked
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.spelling import counted
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_inputs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import live
 
-# What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
-LATER = ("this play needs the plan of the same run", "ansible_facts")
+# What a value may need that exists later: the plan (the hint of facts.yml), what it gives to roles, and facts.
+LATER = ("this play needs the plan of the same run", "ansible_facts", *variables_.role_options())
 
 CLAIM = ".refused-"  # how files in the directory of a run begin that say which host was refused first
 
 variables_.role_options()  # Ansible imports this file before it forks a process for each host
-role_inputs.inputs()
 
 
 def refusal(mistakes: list[str]) -> str:
@@ -60,12 +57,6 @@ def first_with(text: str, host: str) -> str:
 class VariablesAction(ActionBase):
     """An action whose arguments `variables` and `internal_variables` list the names that begin with gpu_stack_."""
 
-    def from_inventory(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """Return the role variables of the inventory that Ansible replaces by those of role_inputs.yml."""
-        manager, host = self._task.get_variable_manager(), variables["inventory_hostname"]
-        found = outranked(manager, self._loader, host, role_inputs.inputs())
-        return {name: value for name, value in found.items() if variables_.is_input(name, variables.get(name))}
-
     def check_variables(self, variables: dict[str, Any]) -> list[str]:
         """Fail with every misspelt name, every value that cannot be templated and every value that is not accepted.
 
@@ -79,7 +70,7 @@ class VariablesAction(ActionBase):
             try:
                 values[name] = self._templar.template(raw)
             except AnsibleError as error:
-                if any(word in f"{raw} {error}" for word in LATER):
+                if any(word in f"{raw} {error}".replace(name, "") for word in LATER):
                     later.append(name)
                 else:
                     mistakes.append(f"{name}: {error}")

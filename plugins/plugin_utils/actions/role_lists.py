@@ -1,6 +1,8 @@
-"""What the roles of this project list in their vars/main.yml, for the plays around them. Runs on the controller.
+"""What the roles of this project list in their vars/main.yml, for the plays around them, as templates.
 
-Variables of a role are not there outside of it: the lookups of the same subject render them with its defaults.
+Lists whose names end in RESOURCES are what the module `apply` writes, those in WRITTEN paths that other tasks write.
+MANAGED is what else a role has on a host, by kind, and TRANSACTION the options of package_transaction. Runs on the
+controller; role_values.py renders them.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from ansible.template import trust_as_template
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 
-RESOURCES, WRITTEN, TRANSACTION = "_resources", "_written", "_transaction"
+RESOURCES, WRITTEN, MANAGED, TRANSACTION = "_resources", "_written", "_managed", "_transaction"
 
 
 def trusted(value: Any) -> Any:
@@ -37,6 +39,7 @@ class Role(NamedTuple):
     """What a role lists, as templates, and the variables that these need; transaction: the options of one."""
 
     files: list[File]
+    managed: dict[str, Any]
     transaction: dict[str, Any]
     defaults: dict[str, Any]
     variables: dict[str, Any]
@@ -51,7 +54,8 @@ def roles() -> dict[str, Role]:
         listed = chain(*(values for name, values in own.items() if name.endswith(RESOURCES)))
         files = [File(each["path"], each.get("names"), bool(each.get("secret"))) for each in listed]
         files += [File(each) for name, values in own.items() if name.endswith(WRITTEN) for each in values]
+        (managed,) = [values for name, values in own.items() if name.endswith(MANAGED)] or [{}]
         (transaction,) = [values for name, values in own.items() if name.endswith(TRANSACTION)] or [{}]
-        if files or transaction:
-            found[path.parents[1].name] = Role(files, transaction, trusted(load_yaml(defaults)), own)
+        if files or managed or transaction:
+            found[path.parents[1].name] = Role(files, managed, transaction, trusted(load_yaml(defaults)), own)
     return found

@@ -119,6 +119,10 @@ class Part(OfComponent, abc.ABC, Generic[Planned]):
         """Return the version of the loaded kernel module; empty for a component without one."""
         return ""
 
+    def role_inputs(self, planned: Planned) -> Mapping[str, Any]:
+        """Return values of the role's variables, by their names without the role's, that no field of the record is."""
+        return {}
+
     def missing_to_compile(self, planned: Planned, probe: Probe) -> tuple[str, ...]:
         """Return the packages that it compiles with and that this host lacks."""
         return ()
@@ -138,12 +142,12 @@ class Part(OfComponent, abc.ABC, Generic[Planned]):
 class PackagedPart(Part[PlannedPackages]):
     """A component that consists of packages.
 
-    side_by_side: several versions of it can be on a host. managed: what its role manages besides them, by kind, as in
-    gpu_stack_managed of the playbooks (files, services, ...).
+    side_by_side: several versions of it can be on a host. has_steps: whether its role has steps of its own in the order
+    of playbooks/tasks/install.yml; the other roles run one after the other.
     """
 
     side_by_side: ClassVar[bool] = False
-    managed: ClassVar[Mapping[str, Any]] = {}
+    has_steps: ClassVar[bool] = False
 
     def details(self, planned: PlannedPackages) -> str:
         """Return nothing: the packages are those of NVIDIA's repository."""

@@ -463,6 +463,7 @@ class Cuda(PackagedPart[CudaComponent]):
     role = "cuda_toolkit"
     role_fields = ("home",)
     side_by_side = True
+    has_steps = True
 
     def installed(self, planned: CudaComponent | None, probe: Probe, catalog: Catalog) -> str | None:
         """Return the version of the planned toolkit if it is there, by its package, else the newest of the others."""

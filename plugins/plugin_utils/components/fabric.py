@@ -410,7 +410,6 @@ class Fabric(PackagedPart[FabricComponent]):
     build_variables = ("fabric_helpers",)
     catalog_file = FabricFile
     findings = (FABRIC_GPU_PASSED_THROUGH,)
-    managed = {"services": ["nvidia-fabricmanager"]}  # noqa: RUF012
     in_summary = False
     is_common = False
 

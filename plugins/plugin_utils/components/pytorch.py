@@ -6,7 +6,7 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import (
@@ -314,6 +314,11 @@ class Pytorch(EnvironmentPart[PytorchComponent]):
         """Return that the wheel is of another CUDA build, which its version tells, such as 2.14.1+cu126."""
         wanted = f"cu{planned.cuda.replace('.', '')}" if planned.index else ""
         return f"rebuilt for CUDA {planned.cuda}" if found.version.partition("+")[2] != wanted else ""
+
+    def role_inputs(self, planned: PytorchComponent) -> Mapping[str, Any]:
+        """Return PyTorch's own index, and the packages that Triton compiles with."""
+        packages = [*planned.compiler_packages, *planned.header_packages]
+        return {"extra_index_url": planned.index, "build_packages": packages}
 
     def missing_to_compile(self, planned: PytorchComponent, probe: Probe) -> tuple[str, ...]:
         """Return the packages without which it would not find what it compiles with when it runs."""

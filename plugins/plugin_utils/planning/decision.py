@@ -7,16 +7,18 @@ catalog and the values of role variables. Runs on the controller.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -39,7 +41,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import (
     KERNEL_PACKAGES,
-    RoleVariables,
+    RoleValues,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import checks
@@ -52,7 +54,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.presentatio
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 
-PERSISTENCE = "nvidia_driver_persistence"
+PERSISTENCE, PURGED = "nvidia_driver_persistence", "nvidia_repo_purged_packages"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Decision:
 def decide(
     probed: dict[str, Any],
     args: dict[str, Any],
-    role_variables: RoleVariables,
+    roles: RoleValues,
     extra_locks: Mapping[str, lock_files.Extended] | None = None,
     signing: SigningCertificate | None = None,
     refused: Problem | None = None,
@@ -95,10 +97,10 @@ def decide(
 ) -> Decision:
     """Decide by a probe's JSON and the task's arguments.
 
-    role_variables(facts, prefixes): the values of the role variables with these prefixes, templated with these facts.
-    extra_locks: the lock files of frameworks with packages of the user's own, by framework.
-    signing: the certificate of the user's own key for kernel modules. refused: why the host would refuse the package
-    transaction. other_run: the run that changes the host now, for people.
+    roles: the values of role variables, and what roles install, with the facts of this decision. extra_locks: the lock
+    files of frameworks with packages of the user's own, by framework. signing: the certificate of the user's own key
+    for kernel modules. refused: why the host would refuse the package transaction. other_run: the run that changes the
+    host now, for people.
     Raises CatalogError and ValueError (PlanInputError and RecordError among them).
     """
     probe = Probe.from_json(probed)
@@ -122,14 +124,17 @@ def decide(
     extended = extra_locks or {}
     own_locks = {name: str(each.path) for name, each in extended.items()}
     facts["gpu_stack_lock_files"] = {**_locks_of(plan, folder or ""), **own_locks}
+    repairs = drift.repairs(probe.applied)
+    inputs = role_inputs.of_plan(plan, diff, repairs, facts["gpu_stack_lock_files"], catalog)
+    facts["gpu_stack_role_inputs"] = inputs.all
     has_driver = DriverComponent.of(plan.components) is not None
-    values = role_variables(facts, KERNEL_PACKAGES) if has_driver else dict.fromkeys(KERNEL_PACKAGES, ())
+    values = roles.of(facts, KERNEL_PACKAGES) if has_driver else dict.fromkeys(KERNEL_PACKAGES, ())
     headers, compilers = (tuple(values[name]) for name in KERNEL_PACKAGES)
     extra = {name: ExtraPackages(each.digest, each.sizes) for name, each in extended.items()}
     factor = args.get("timeout_factor", 1.0)
     named = disk_space.variables(plan.components)
-    written = role_variables(facts, named) if named else {}
-    persistence = role_variables(facts, (PERSISTENCE,)).get(PERSISTENCE, True) if has_driver else True
+    written = roles.of(facts, named) if named else {}
+    persistence = roles.of(facts, (PERSISTENCE,)).get(PERSISTENCE, True) if has_driver else True
     options = Options(
         args["own_kernel"],
         headers,
@@ -145,17 +150,19 @@ def decide(
     is_adopted = adoption.is_asked(plan.request)
     findings = (checks.without_change if is_adopted else checks.preflight)(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
-    facts["gpu_stack_repairs"] = _repairs(probe)
+    # The roles take a line as an object, the probe has a list.
+    facts["gpu_stack_repairs"] = {**to_json(repairs), "lines": [line._asdict() for line in repairs.lines]}
+    facts["gpu_stack_transaction"] = {"apt_components": [], "options": {"packages": []}}
     damage = drift.Damage.of(probe.applied)
     if plan.ok and not is_adopted:
         managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
-        transitions = [*args["transitions"], *role_inputs.transitions()]
-        known = fingerprints.of_parts(plan, managed, transitions, facts, role_variables, signing)
+        known = fingerprints.of_parts(plan, managed, inputs, facts, roles, signing)
         parts = drift.parts(plan, managed, known)
         # What is no longer planned is not repaired, and no longer recorded when the plan was applied.
         damage = drift.Damage.of({name: part for name, part in probe.applied.items() if name in parts})
         facts["gpu_stack_parts"] = to_json(parts)
-        missing = _missing_to_compile(plan, probe, facts, role_variables)
+        facts["gpu_stack_transaction"] = transaction(plan, repairs, args, facts, roles)
+        missing = _missing_to_compile(plan, probe, facts, roles)
         others = {drift.PACKAGES: saved_versions.differing(plan, probe)}
         facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing, others)
     facts["gpu_stack_damage"] = damage.to_json()
@@ -180,10 +187,28 @@ def _as_found(probe: Probe, catalog: Catalog) -> Plan | None:
     return plan_for_probe(probe, {"adopt": True}, catalog, None, is_recorded=False)
 
 
-def _repairs(probe: Probe) -> dict[str, Any]:
-    """Return the fact gpu_stack_repairs; the roles take a line as an object, the probe has a list."""
-    found = drift.repairs(probe.applied)
-    return {**to_json(found), "lines": [line._asdict() for line in found.lines]}
+def transaction(
+    plan: Plan, repairs: Repairs, args: Mapping[str, Any], facts: dict[str, Any], roles: RoleValues
+) -> dict[str, Any]:
+    """Return the one package transaction of all roles, with the components of the archive that have its packages.
+
+    What roles list in their vars/main.yml they install themselves where they are used alone.
+    """
+    installing = [name for name in facts["gpu_stack_parts"] if name not in args.get("left_out", ())]
+    options = roles.transaction(facts, installing)
+    purged = roles.of(facts, (PURGED,)).get(PURGED, ())
+    replaced = [re.escape(name) for name in purged]
+    enabled = roles.of(facts, tuple(f"{name}_apt_components" for name in installing)) if installing else {}
+    of_run = {
+        "replaces": [*options.get("replaces", ()), *replaced],
+        "reinstall": list(repairs.packages),
+        "versions": facts["gpu_stack_plan"].get("versions", []),
+        "accept_no_return": args.get("accept_no_return", []),
+        "undo": args.get("rollback", True),
+        "state_directory": args.get("state_directory", store.DIRECTORY),
+    }
+    components = sorted({each for names in enabled.values() for each in names})
+    return {"apt_components": components, "options": options | of_run}
 
 
 def _locks_of(plan: Plan, folder: str) -> dict[str, str]:
@@ -194,15 +219,13 @@ def _locks_of(plan: Plan, folder: str) -> dict[str, str]:
     return planned | {name: str(path) for name, path in own.items() if path}
 
 
-def _missing_to_compile(
-    plan: Plan, probe: Probe, facts: dict[str, Any], role_variables: RoleVariables
-) -> dict[str, list[str]]:
+def _missing_to_compile(plan: Plan, probe: Probe, facts: dict[str, Any], roles: RoleValues) -> dict[str, list[str]]:
     """Return the packages to compile with that a role installs and this host does not have, by component."""
     found = {}
     for part in PARTS:
         planned = part.planned(plan.components)
         if planned is not None and part.build_variables:
-            values = role_variables(facts, part.build_variables).values()
+            values = roles.of(facts, part.build_variables).values()
             wanted = {package for packages in values for package in packages}
             found[part.name] = [name for name in part.missing_to_compile(planned, probe) if name in wanted]
     return found

@@ -125,16 +125,10 @@ def role_options() -> dict[str, dict[str, Any]]:
     return of_playbooks | {name: option for options in role_inputs.roles().values() for name, option in options.items()}
 
 
-def is_input(name: str, value: Any) -> bool:
-    """Return whether a variable's value, before it is templated, is the one that the plan gives."""
-    inputs = role_inputs.inputs()
-    return name in inputs and bool(value == inputs[name])
-
-
 def set_by_user(variables: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Return the variables to check, as templates: those of `known`, and role variables that the plan does not give."""
+    """Return the variables to check, as templates: those of `known`, and those of roles."""
     names = {*known, *role_options()}
-    return {name: value for name, value in variables.items() if name in names and not is_input(name, value)}
+    return {name: value for name, value in variables.items() if name in names}
 
 
 # Names ----------------------------------------------------------------------------------------------------------

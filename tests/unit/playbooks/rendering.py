@@ -23,6 +23,10 @@ from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar, trust_as_template
 
 init_plugin_loader([sys.argv[1]])
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.role_values import RoleValues
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision
 
 
 def trusted(value):
@@ -35,6 +39,10 @@ def trusted(value):
 
 def answer(templar, row):
     try:
+        if "transaction" in row:
+            facts, repaired = row["transaction"]
+            roles, plan = RoleValues(templar, templar.available_variables), plan_from_json(facts["gpu_stack_plan"])
+            return decision.transaction(plan, Repairs(packages=tuple(repaired)), {}, facts, roles)
         if not all(templar.evaluate_conditional(trusted(condition)) for condition in row["conditions"]):
             return False
         return {name: templar.template(trust_as_template("{{ %s }}" % name)) for name in row["names"]} or True
@@ -70,8 +78,17 @@ def group_vars() -> dict[str, Any]:
     return found
 
 
+def role_variables(role: str) -> dict[str, Any]:
+    """Return the variables of a role that is used in a play."""
+    files = [PROJECT / "roles" / role / kind / "main.yml" for kind in ("defaults", "vars")]
+    found: dict[str, Any] = {}
+    for path in files:
+        found |= (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+    return found
+
+
 def managed() -> dict[str, dict[str, Any]]:
-    """Return gpu_stack_managed as the playbooks complete it."""
+    """Return gpu_stack_managed as the playbooks have it."""
     (answer,) = rendered([{"variables": {}, "names": ["gpu_stack_managed"]}])
     return dict(answer["gpu_stack_managed"])
 
@@ -85,13 +102,14 @@ def renderer() -> subprocess.Popen[str]:
     return process
 
 
-def rendered(rows: Sequence[dict[str, Any]]) -> list[Any]:
+def rendered(rows: Sequence[dict[str, Any]], base: dict[str, Any] | None = None) -> list[Any]:
     """Return for each row whether its conditions hold or, if it has names, the values of these variables.
 
-    A row has `variables`, which win over group_vars/all, and `conditions` or `names`. What cannot be rendered is a text
-    that begins with `error: `.
+    A row has `variables`, which win over group_vars/all, and `conditions` or `names`; or `transaction`, the facts of a
+    decision and damaged packages, of which the package transaction is made. What cannot be rendered is a text that
+    begins with `error: `. base: in place of group_vars/all, as in other plays.
     """
-    base = {**MAGIC, **group_vars()}
+    base = {**MAGIC, **(group_vars() if base is None else base)}
     data = [{"conditions": [], "names": [], **row, "variables": {**base, **row["variables"]}} for row in rows]
     process = renderer()
     assert process.stdin is not None

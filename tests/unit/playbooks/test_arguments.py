@@ -44,7 +44,6 @@ VERIFY = {"status": "pass", "checks": [{"id": "gpu.ecc", "status": "pass"}], "co
 RUN: dict[str, Any] = {
     "__gpu_stack_planned": {
         "state": "drift",
-        "role_variables": {"cudnn_version": "9"},
         "decided": {
             "gpu_stack_plan": {"ok": True, "gpus": ["a", "b"], "components": {}},
             "gpu_stack_diff": {"leftovers": {"set_aside": ["/etc/apt/sources.list.d/cuda.list"]}},
@@ -52,9 +51,9 @@ RUN: dict[str, Any] = {
             "gpu_stack_damage": {"left": {"file /b": "file /b is missing"}, "accepted": {}, "text": "damaged"},
             "gpu_stack_parts": {"nccl": {"fingerprint": "f", "watch": {}}, "cudnn": {"fingerprint": "g", "watch": {}}},
             "gpu_stack_repairs": {"packages": ["libnccl2"], "environments": [], "services": [], "lines": []},
+            "gpu_stack_transaction": {"apt_components": ["non-free"], "options": {"packages": ["libnccl2=2"]}},
         },
     },
-    "__gpu_stack_apt_components": ["non-free"],
     "__gpu_stack_last": {**RESTORED, "mark": "last"},
     "__gpu_stack_previous": {**RESTORED, "mark": "previous"},
     "__gpu_stack_restored": RESTORED,
@@ -87,7 +86,6 @@ RUN: dict[str, Any] = {
     },
     "gpu_stack_internal_variables": ["(those of the playbooks)"],
     "gpu_stack_repositories": {"debian-12": {"x86_64": "https://mirror.example/"}},
-    "gpu_stack_transitions": ["cudnn_replaces"],
     "gpu_stack_variables": ["(those of the user)"],
     "gpu_stack_trainings": {"tensorflow": {"action": "train", "expired": ""}, "pytorch": {"action": "reused"}},
     "item": {"key": "cudnn_version", "value": "9"},
@@ -95,6 +93,9 @@ RUN: dict[str, Any] = {
 # All that a user may set which reaches these tasks.
 SET = {
     "gpu_stack_accept_damage": ["file /a"],
+    "gpu_stack_accept_no_return": ["nvidia-driver-580"],
+    "ansible_skip_tags": ["tensorflow_env"],
+    "gpu_stack_rollback": False,
     "gpu_stack_converge": "always",
     "gpu_stack_kernel_module": "built",
     "gpu_stack_request": {"scope": "frameworks"},
@@ -182,7 +183,6 @@ GUARDED = {
     ),
     "train.yml": (
         [
-            "Set the role variables that the inventory sets",
             "Train with the framework",
             "Add the result to those of this run",
         ],

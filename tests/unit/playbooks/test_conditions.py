@@ -159,8 +159,8 @@ TABLE: Mapping[str, Rows] = {
         ),
     ],
     "tasks/install_packages.yml: Enable the archive's components that contain the packages": [
-        ({"__gpu_stack_apt_components": ["non-free"]}, True),
-        ({"__gpu_stack_apt_components": []}, False),
+        ({"gpu_stack_transaction": {"apt_components": ["non-free"]}}, True),
+        ({"gpu_stack_transaction": {"apt_components": []}}, False),
     ],
     # What is checked, and what ends a run.
     "_verify.yml: Finish hosts that were checked before the next batch was changed": [

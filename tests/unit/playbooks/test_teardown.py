@@ -26,7 +26,7 @@ def wait(tmp_path: Path, *words: str, **factors: str) -> tuple[int, str]:
     (play,) = (each for each in yaml.safe_load((PROJECT / "playbooks/teardown.yml").read_text()) if "tasks" in each)
     tasks = [task for task in play["tasks"] if task["name"] in WAITING]
     assert len(tasks) == len(WAITING)
-    files = [str(PROJECT / "playbooks" / name) for name in ("group_vars/all/role_inputs.yml", *play["vars_files"])]
+    files = [str(PROJECT / "playbooks" / name) for name in play["vars_files"]]
     alone = {"hosts": "localhost", "gather_facts": False, "vars_files": files, "tasks": tasks}
     variables = {
         "gpu_stack_managed": {

@@ -67,7 +67,7 @@ def train(
         "smoke_train_poll": 1,
         "__gpu_stack_accepted": [],
         "__gpu_stack_baseline": {"changed": True},
-        "__gpu_stack_planned": {"role_variables": {}},
+        "__gpu_stack_planned": {},
         "__gpu_stack_requested": "",
         "__gpu_stack_verified": {"verify": {"status": "pass"}},
         **variables,

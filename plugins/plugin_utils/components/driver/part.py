@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
@@ -23,6 +24,7 @@ class Driver(PackagedPart[DriverComponent]):
     role_fields = ("kernel_modules", "profile")
     build_variables = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
     in_kernel = True
+    has_steps = True
 
     def installed(self, planned: DriverComponent | None, probe: Probe, catalog: Catalog) -> str | None:
         """Return the version of the driver whose libraries programs load, whatever package has it."""
@@ -46,6 +48,13 @@ class Driver(PackagedPart[DriverComponent]):
         how = "of others" if driver.of_others else "with prebuilt kernel modules"
         note = f"{driver.package} {how}" if driver.package else f"by {driver.origin}"
         return dataclasses.replace(row, note=note)
+
+    def role_inputs(self, planned: DriverComponent) -> Mapping[str, Any]:
+        """Return the packages to build modules with: what has the headers or modules of a kernel, and the compilers."""
+        return {
+            "kernel_headers": [*planned.kernel_headers, *planned.module_metas],
+            "kernel_compilers": [*planned.kernel_compilers, *planned.kernel_tools],
+        }
 
     def missing_to_compile(self, planned: DriverComponent, probe: Probe) -> tuple[str, ...]:
         """Return the headers, compilers and tools that are not installed."""

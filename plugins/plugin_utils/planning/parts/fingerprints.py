@@ -1,7 +1,7 @@
 """Fingerprints of the parts of a stack: a hash of all that determines what a part does on a host.
 
 These are its variables, the files that its role sends to the host, and a number for the steps that are neither: its
-`revision` in gpu_stack_managed, which is raised by hand when a release changes what the role's tasks do on a host. So a
+`revision`, which is raised by hand when a release changes what the role's tasks do on a host. So a
 new release of gpuhost applies to a host what has changed for it and nothing else. Reads the project's files alone.
 """
 
@@ -10,34 +10,41 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.role_inputs import RoleInputs, is_transition
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 
 SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
 # What modules are built with: a host that borrows its kernel sets these role variables to nothing.
 KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
-# Returns the role variables whose names begin with one of the prefixes, rendered with the facts of a plan.
-RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
-
 _LEFT_BY_EDITORS = re.compile(r"\..*|.*(~|\.swp|\.pyc)")
-TRANSACTION = "__gpu_stack_transaction"
 _DESIRED = ("packages", "helpers", "pins")  # of its options: what is to be installed, whatever was before
+
+
+class RoleValues(Protocol):
+    """The variables of roles on a host (plugin_utils/actions/role_values.py); facts: those of a decision."""
+
+    def of(self, facts: Mapping[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        """Return the values of those that the user or the run sets, and whose names begin with one of the prefixes."""
+
+    def transaction(self, facts: Mapping[str, Any], parts: Iterable[str]) -> dict[str, list[Any]]:
+        """Return what the roles of these parts install, as options of package_transaction."""
 
 
 def of_parts(
     plan: Plan,
     managed: drift.Managed,
-    transitions: Sequence[str],
-    facts: dict[str, Any],
-    role_variables: RoleVariables,
+    inputs: RoleInputs,
+    facts: Mapping[str, Any],
+    roles: RoleValues,
     signing: SigningCertificate | None = None,
     project: Path = PROJECT,
 ) -> dict[str, str]:
@@ -52,8 +59,8 @@ def of_parts(
     for role in planned:
         if role in (drift.PACKAGES, drift.PLAN):
             continue
-        variables = role_variables(facts, (f"{role}_",))
-        desired = {name: value for name, value in variables.items() if name not in transitions}
+        variables = roles.of(facts, (f"{role}_",))
+        desired = {name: value for name, value in variables.items() if not is_transition(name, inputs)}
         for name in desired.keys() & build_variables:
             desired[name] = [package for package in desired[name] if package not in follow_host]
         lock = Path(str(desired.get(f"{role}_lock", "")))
@@ -64,8 +71,7 @@ def of_parts(
         found[role] = of_role(desired, [role, *managed[role].includes], managed[role].revision, project)
     if drift.PACKAGES in planned:
         # A part that a run leaves out is no change of what the complete transaction has.
-        complete = {**facts, "gpu_stack_parts": planned, "gpu_stack_left_out": []}
-        options = role_variables(complete, (TRANSACTION,))[TRANSACTION]
+        options = roles.transaction(facts, planned)
         wanted = [[name for name in options.get(kind, ()) if name not in follow_host] for kind in _DESIRED]
         found[drift.PACKAGES] = _hash([wanted, managed[drift.PACKAGES].revision])
     return found

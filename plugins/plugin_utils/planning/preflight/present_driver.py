@@ -7,7 +7,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_series, serves_displays
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import REMOVE
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Context
 
 GRAPHICS_REMOVED = FindingSpec(
@@ -189,8 +188,7 @@ _PERSISTENCED = "nvidia-persistenced"
 
 def check_masked_services(context: Context, findings: Findings) -> None:
     """Name the services that the run would enable: only who has masked one removes the mask."""
-    planned = (part.managed for part in PACKAGED if part.planned(context.components))
-    wanted = {name for managed in planned for name in managed.get("services", ())}
+    wanted = {name for each in context.components.packaged() for name in getattr(each, "services", ())}
     if DriverComponent.of(context.components):
         wanted |= {name for part in context.probe.applied.values() for name in part.repairs.services} - {_PERSISTENCED}
         wanted |= {_PERSISTENCED} if context.options.persistence else set()

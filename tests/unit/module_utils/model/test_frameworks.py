@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import BY_NAME
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import parts
 
 PROJECT = Path(__file__).resolve().parents[4]
 NAMES = [framework.name for framework in FRAMEWORKS]
@@ -26,18 +26,15 @@ NAMES = [framework.name for framework in FRAMEWORKS]
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=NAMES)
 def test_a_framework_is_complete(framework: frameworks.Framework) -> None:
     name, role = framework.name, f"{framework.name}_env"
-    managed, inputs = (
-        yaml.safe_load((PROJECT / f"playbooks/group_vars/all/{file}.yml").read_text())
-        for file in ("managed", "role_inputs")
-    )
     assert {f"gpu_stack_{name}", f"gpu_stack_{name}_extra"} <= set(declared())
-    assert {f"{role}_damaged", f"{role}_timeout_factor"} <= set(managed["gpu_stack_transitions"])
-    assert name in with_components(managed["__gpu_stack_listed"], {})["plan"]["for"]
+    variables = yaml.safe_load((PROJECT / f"roles/{role}/defaults/main.yml").read_text())
+    given = {key for key, value in variables.items() if f"__{role}_inputs" in str(value)}
+    assert {f"{role}_{key}" for key in ("version", "python", "lock", "cache", "damaged", "timeout_factor")} <= given
+    assert name in parts({})["plan"]["for"]
     assert name in BY_NAME
     assert (PROJECT / f"catalog/{name}.yml").is_file()
     assert yaml.safe_load((PROJECT / f"roles/{role}/vars/main.yml").read_text())["framework_env_name"] == name
-    assert managed["__gpu_stack_listed"][role]["environments"] == [framework.path]
-    assert {f"{role}_{key}" for key in ("version", "python", "lock", "cache", "damaged")} <= set(inputs)
+    assert variables[f"{role}_path"] == framework.path
     assert (PROJECT / f"roles/smoke_train/files/{name}_worker.py").is_file()
     assert {f"{name}.{part}" for part in ("version", "devices", "matmul", "convolution")} <= {
         spec.id for spec in verify.GROUPS[name].CHECKS

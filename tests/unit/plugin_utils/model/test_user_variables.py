@@ -72,7 +72,9 @@ def test_every_variable_is_read_where_its_declaration_says(name: str) -> None:
     assert variable.read_by
     for file in variable.read_by:
         pattern = (
-            rf'request\["{variable.option}"\]' if file.endswith(".py") else rf"\b{name}\b|request\.{variable.option}\b"
+            rf'request(?:"\))?\["{variable.option}"\]|"{name}"'
+            if file.endswith(".py")
+            else rf"\b{name}\b|request\.{variable.option}\b"
         )
         if variable.option in BY_NAME:
             pattern = f"^(CHOICE|{variable.option.upper()}) = "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -23,23 +22,23 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision as deciding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import TRANSACTION
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import parts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight.model import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.package_index import serve
+from tests.unit.plugin_utils.planning.role_values import Roles
 
 PROJECT = Path(__file__).resolve().parents[4]
-GROUP_VARS = PROJECT / "playbooks/group_vars/all"
-GROUP: dict[str, Any] = yaml.safe_load((GROUP_VARS / "managed.yml").read_text())
-MANAGED = with_components(GROUP["__gpu_stack_listed"], {})
+MANAGED = parts({})
+# A container, in which no module is built.
+CONTAINER: dict[str, Any] = {name: [] for name in deciding.KERNEL_PACKAGES}
+ROLES = Roles({**CONTAINER, "nvidia_driver_module_signing_key": "/keys/lab.key"})
 ARGS: dict[str, Any] = {
     "request": {"cuda": "13.0", "tensorflow": "none"},  # the newest CUDA may have no NCCL yet
     "own_kernel": False,
     "managed": MANAGED,
-    "transitions": GROUP["gpu_stack_transitions"],
     "converge": "drift",
 }
 
@@ -52,30 +51,6 @@ def probed(tmp_path: Path) -> dict[str, Any]:
     return {**found, "gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": None, "gpu_processes": []}
 
 
-def role_variables(
-    facts: dict[str, Any], prefixes: tuple[str, ...], values: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Replace Ansible's templating: some of the values that role_inputs.yml gives, and `values` in place of them."""
-    known: dict[str, Any] = {
-        "nvidia_driver_version": facts["gpu_stack_plan"]["components"]["driver"]["version"],
-        "nvidia_driver_kernel_headers": [],
-        "nvidia_driver_module_signing_key": "/keys/lab.key",
-        "nvidia_driver_kernel_compilers": [],
-        "nvidia_driver_replaces": facts["gpu_stack_diff"]["replaces"]["driver"],
-        "nccl_version": (facts["gpu_stack_plan"]["components"]["nccl"] or {}).get("version"),
-    }
-    known |= values or {}
-    build = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers", "pytorch_env_build_packages")
-    helpers = [package for name in build for package in known.get(name, [])]
-    known[TRANSACTION] = {"packages": [f"driver={known['nvidia_driver_version']}"], "helpers": helpers}
-    return {name: value for name, value in known.items() if name.startswith(prefixes)}
-
-
-def with_values(values: dict[str, Any]) -> Any:
-    """Return the templating of a host with these role variables besides."""
-    return functools.partial(role_variables, values=values)
-
-
 def on_full_file_systems(decision: deciding.Decision) -> list[str]:
     """Return the mount of each file system that is too full, with the first need on it."""
     texts = [problem.message for problem in decision.preflight.problems if problem.code == "disk-full"]
@@ -84,7 +59,7 @@ def on_full_file_systems(decision: deciding.Decision) -> list[str]:
 
 
 def decide(found: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return deciding.decide(found, {**ARGS, **changes}, role_variables).facts
+    return deciding.decide(found, {**ARGS, **changes}, ROLES).facts
 
 
 def test_all_parts_of_a_bare_host_drift_and_none_of_a_converged_one(probed: dict[str, Any]) -> None:
@@ -132,19 +107,12 @@ def test_damage_is_that_of_what_is_planned(probed: dict[str, Any]) -> None:
 
 
 def test_transition_variables_do_not_change_the_fingerprint(probed: dict[str, Any]) -> None:
-    before = decide(probed)["gpu_stack_parts"]["nvidia_driver"]["fingerprint"]
+    def fingerprint(roles: Roles) -> str:
+        return str(deciding.decide(probed, ARGS, roles).facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"])
 
-    def other(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-        found = role_variables(facts, prefixes)
-        return {**found, "nvidia_driver_replaces": ["^nouveau$"]} if prefixes == ("nvidia_driver_",) else found
-
-    assert deciding.decide(probed, ARGS, other).facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] == before
-
-    def desired(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-        found = role_variables(facts, prefixes)
-        return {**found, "nvidia_driver_persistence": False} if prefixes == ("nvidia_driver_",) else found
-
-    assert deciding.decide(probed, ARGS, desired).facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] != before
+    before = fingerprint(ROLES)
+    assert fingerprint(Roles({**ROLES.values, "nvidia_driver_replaces": ["^nouveau$"]})) == before
+    assert fingerprint(Roles({**ROLES.values, "nvidia_driver_persistence": False})) != before
 
 
 RUNNING, NEWER = "6.1.0-50-amd64", "6.1.0-56-amd64"
@@ -164,12 +132,11 @@ def with_kernels(
         "headers_from": {name: [f"linux-headers-{name}"] for name in kernels if name not in headers},
     }  # fmt: skip
 
-    def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-        planned = facts["gpu_stack_plan"]["components"]["driver"]["kernel_headers"]
-        assert planned == [f"linux-headers-{name}" for name in kernels]
-        return role_variables(facts, prefixes, {"nvidia_driver_kernel_headers": [*planned, *users]})
-
-    return deciding.decide({**probed, "kernel": kernel}, ARGS, templated).facts
+    planned = [f"linux-headers-{name}" for name in kernels]
+    roles = Roles({"nvidia_driver_kernel_headers": [*planned, *users]} if users else {})
+    facts = deciding.decide({**probed, "kernel": kernel}, ARGS, roles).facts
+    assert facts["gpu_stack_plan"]["components"]["driver"]["kernel_headers"] == planned
+    return facts
 
 
 def test_a_kernel_update_that_brought_its_headers_is_no_drift(probed: dict[str, Any]) -> None:
@@ -195,18 +162,13 @@ def test_a_kernel_without_its_headers_is_drift(probed: dict[str, Any]) -> None:
 
 def test_what_pytorch_compiles_with_is_drift_only_where_it_is_missing(probed: dict[str, Any]) -> None:
     """A host from before these packages were planned does not apply the role for them alone."""
-    own: list[list[str]] = []
 
-    def decided(compilers: list[str], headers: list[str], scope: str = "host") -> dict[str, Any]:
-        def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-            pytorch = facts["gpu_stack_plan"]["components"]["pytorch"]
-            names = [*pytorch["compiler_packages"], *pytorch["header_packages"]] if scope == "host" else []
-            return role_variables(facts, prefixes, {"pytorch_env_build_packages": own[0] if own else names})
-
+    def decided(compilers: list[str], headers: list[str], own: list[str] | None = None) -> dict[str, Any]:
         found = {**probed, "toolchain": {"c_compilers": compilers}}
         found["python"] = {**probed["python"], "interpreters": {"3.11": "/usr/bin/python3.11"}, "headers": headers}
         request = {**ARGS["request"], "pytorch": "auto"}
-        return deciding.decide(found, {**ARGS, "request": request}, templated).facts
+        roles = ROLES if own is None else Roles({**ROLES.values, "pytorch_env_build_packages": own})
+        return deciding.decide(found, {**ARGS, "request": request}, roles).facts
 
     def drifts(facts: dict[str, Any]) -> dict[str, list[str]]:
         found = {name: [r for r in why if "is not installed" in r] for name, why in facts["gpu_stack_drift"].items()}
@@ -219,11 +181,11 @@ def test_what_pytorch_compiles_with_is_drift_only_where_it_is_missing(probed: di
     assert drifts(decided(["/usr/bin/clang"], [])) == {"pytorch_env": [reason], "plan": [reason]}
     reasons = ["gcc is not installed", "libc6-dev is not installed", reason]
     assert drifts(decided([], [])) == {"pytorch_env": reasons, "plan": reasons}
-    assert drifts(decided([], [], scope="frameworks")) == {}  # which installs none, and warns
+    assert drifts(decided([], [], own=[])) == {}  # as with gpu_stack_scope=frameworks, which installs none, and warns
     parts = there["gpu_stack_parts"]
-    assert decided([], [], scope="frameworks")["gpu_stack_parts"]["pytorch_env"] == parts["pytorch_env"]
-    own.append(["gcc", "libc6-dev", "python3.11-dev", "ccache"])  # what the user adds is a variable like any other
-    assert decided(["/usr/bin/gcc"], ["3.11"])["gpu_stack_parts"]["pytorch_env"] != parts["pytorch_env"]
+    assert decided([], [], own=[])["gpu_stack_parts"]["pytorch_env"] == parts["pytorch_env"]
+    own = ["gcc", "libc6-dev", "python3.11-dev", "ccache"]  # what the user adds is a variable like any other
+    assert decided(["/usr/bin/gcc"], ["3.11"], own)["gpu_stack_parts"]["pytorch_env"] != parts["pytorch_env"]
 
 
 def test_a_host_without_a_plan_has_no_drift(probed: dict[str, Any]) -> None:
@@ -269,13 +231,13 @@ def test_packages_of_the_users_own_are_part_of_the_environment(
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     python = {"interpreters": {"3.11": "/usr/bin/python3.11"}, "default": "3.11"}
     probed, args = {**probed, "python": python}, {**ARGS, "request": {}, "locks": str(tmp_path)}
-    before = deciding.decide(probed, args, role_variables)
+    before = deciding.decide(probed, args, ROLES)
     plan, component = before.plan, before.plan.components["tensorflow"]
     assert component
     assert before.facts["gpu_stack_lock_files"] == {"tensorflow": component.lock}
     of_all = tmp_path / lock_texts.of_all(component.lock)
     of_all.write_text(lock_texts.merge({"3.11": f"tensorflow=={component.version}\n"}))
-    of_own = deciding.decide(probed, args, role_variables)
+    of_own = deciding.decide(probed, args, ROLES)
     assert of_own.plan == plan, "the name of the lock is that of its Python"
     assert of_own.facts["gpu_stack_lock_files"] == {"tensorflow": str(of_all)}
     (tmp_path / component.lock).write_text(f"tensorflow=={component.version} \\\n    --hash=sha256:{'0' * 64}\n")
@@ -296,10 +258,10 @@ def test_packages_of_the_users_own_are_part_of_the_environment(
     assert failed == []
     lock = found["tensorflow"].path
     assert "words==1.0" in lock.read_text()
-    assert deciding.decide(probed, args, role_variables).facts["gpu_stack_lock_files"] == {
+    assert deciding.decide(probed, args, ROLES).facts["gpu_stack_lock_files"] == {
         "tensorflow": str(tmp_path / component.lock)
     }
-    after = deciding.decide(probed, args, role_variables, found)
+    after = deciding.decide(probed, args, ROLES, found)
     assert after.facts["gpu_stack_lock_files"] == {"tensorflow": str(lock)}
     warnings = [warning.message for warning in after.preflight.warnings if warning.code == "extra-size-unknown"]
     assert len(warnings) == 1
@@ -342,7 +304,7 @@ def test_the_disk_check_counts_what_roles_write_where_their_variables_say(
 ) -> None:
     """Of a cache that was moved to a larger disk, uv copies what it would link (ROCm/rocm-cli#160): both need space."""
     decision = deciding.decide(
-        {**probed, "disk": {**ROOM, **disk}}, {**ARGS, "request": {"pytorch": "none"}}, with_values(values)
+        {**probed, "disk": {**ROOM, **disk}}, {**ARGS, "request": {"pytorch": "none"}}, Roles(values)
     )
     assert decision.plan.components["tensorflow"]
     assert on_full_file_systems(decision) == full
@@ -352,7 +314,7 @@ def test_each_framework_has_its_own_cache(probed: dict[str, Any]) -> None:
     disk = {**ROOM, **SCRATCH, **VAR_CACHE}
     values = {**USUAL, **TORCH, "tensorflow_env_cache": "/scratch/uv"}
     args = {**ARGS, "request": {"pytorch": "auto"}}
-    decision = deciding.decide({**probed, "disk": disk}, args, with_values(values))
+    decision = deciding.decide({**probed, "disk": disk}, args, Roles(values))
     assert on_full_file_systems(decision) == ["/scratch: TensorFlow", "/var/cache: PyTorch"]
 
 
@@ -374,9 +336,7 @@ def test_frameworks_alone_have_their_cache_beside_the_environments_or_where_it_w
         decision = deciding.decide(
             {**user, "disk": {**ROOM, **disk}},
             args,
-            lambda _facts, prefixes, values=values: {
-                name: value for name, value in values.items() if name.startswith(prefixes)
-            },
+            Roles(values),
         )
         assert on_full_file_systems(decision) == full
 
@@ -397,7 +357,7 @@ def test_the_disk_check_knows_whether_the_cache_of_packages_is_kept(
 ) -> None:
     """By the variables of the planned frameworks' roles that share the cache, where one environment is built again."""
     args = {**ARGS, "request": {"pytorch": "auto"}}
-    plan = deciding.decide(probed, args, role_variables).plan
+    plan = deciding.decide(probed, args, ROLES).plan
     installed = {
         name: {"version": part.version, "python": part.python}
         for name in ("tensorflow", "pytorch")
@@ -409,7 +369,7 @@ def test_the_disk_check_knows_whether_the_cache_of_packages_is_kept(
     decision = deciding.decide(
         {**probed, "environments": installed, "disk": room},
         args,
-        with_values({**USUAL, **TORCH, **values}),
+        Roles({**USUAL, **TORCH, **values}),
         {"tensorflow": lock},
     )
     (problem,) = (p for p in decision.preflight.problems if p.code == "disk-full")
@@ -443,7 +403,7 @@ def test_what_a_run_has_to_do_with_the_host(
     expected: str,
 ) -> None:
     monkeypatch.setattr(deciding.drift, "drift", lambda *_given: reasons)
-    decision = deciding.decide({**probed, **facts}, ARGS, role_variables, other_run=other_run)
+    decision = deciding.decide({**probed, **facts}, ARGS, ROLES, other_run=other_run)
     assert decision.state == expected
 
 
@@ -455,7 +415,7 @@ def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
 
 
 def test_the_text_has_plan_diff_and_warnings(probed: dict[str, Any]) -> None:
-    decision = deciding.decide(probed, ARGS, role_variables)
+    decision = deciding.decide(probed, ARGS, ROLES)
     findings = Preflight((), (PlanWarning("some-code", "Something to keep in mind"),))
     text = dataclasses.replace(decision, preflight=findings).text("gpu-01")
     assert text.startswith("gpu-01  debian-12: 1 x NVIDIA H200 (9.0)\n")
@@ -468,16 +428,16 @@ def test_the_text_has_plan_diff_and_warnings(probed: dict[str, Any]) -> None:
 def test_a_damaged_host_is_not_said_to_match_the_plan(probed: dict[str, Any]) -> None:
     """The driver's packages are installed and a complete run is recorded; a file of them is missing, or none is."""
     args = {**ARGS, "request": dict.fromkeys(("cuda", "cudnn", "nccl", "tensorflow", "pytorch"), "none")}
-    driver = deciding.decide(probed, args, role_variables).plan.components["driver"]
+    driver = deciding.decide(probed, args, ROLES).plan.components["driver"]
     assert driver
     named = [(package.name, package.version or "1") for package in (*driver.packages, *driver.pinning_packages)]
     installed = {**probed, "packages": {name: {"version": version} for name, version in named}}
-    parts = deciding.decide(installed, args, role_variables).facts["gpu_stack_parts"]
+    parts = deciding.decide(installed, args, ROLES).facts["gpu_stack_parts"]
     applied = {name: {"fingerprint": part["fingerprint"], "changed": []} for name, part in parts.items()}
-    text = deciding.decide({**installed, "applied": applied}, args, role_variables).text("gpu-01")
+    text = deciding.decide({**installed, "applied": applied}, args, ROLES).text("gpu-01")
     assert "\n  The host matches the plan: NVIDIA driver " in text
     applied["packages"]["changed"] = ["/usr/bin/nvidia-smi is missing"]
-    text = deciding.decide({**installed, "applied": applied}, args, role_variables).text("gpu-01")
+    text = deciding.decide({**installed, "applied": applied}, args, ROLES).text("gpu-01")
     assert "To apply, and why:\n    packages: /usr/bin/nvidia-smi is missing\n" in text
     assert "matches the plan" not in text
 
@@ -486,7 +446,7 @@ def test_damage_is_named_where_versions_change_as_well(probed: dict[str, Any]) -
     """The bare host gets its packages, for which the plan does not list the parts."""
     damage = {"file /a": "file /a was x, is y"}
     applied = {"env_paths": {"fingerprint": "f", "damage": damage, "accepted": {"file /b": "file /b is new"}}}
-    text = deciding.decide({**probed, "applied": applied}, ARGS, role_variables).text("gpu-01")
+    text = deciding.decide({**probed, "applied": applied}, ARGS, ROLES).text("gpu-01")
     assert "\n  Damaged, and repaired by the run: file /a was x, is y\n" in text
     assert "\n  Accepted damage: file /b is new\n" in text
 
@@ -501,7 +461,7 @@ def test_what_is_slow_is_multiplied_by_the_timeout_factor(probed: dict[str, Any]
 
 
 def test_the_text_of_a_refusing_host_has_its_problems(probed: dict[str, Any]) -> None:
-    decision = deciding.decide({**probed, "uid": 1000}, ARGS, role_variables)
+    decision = deciding.decide({**probed, "uid": 1000}, ARGS, ROLES)
     text = decision.text("gpu-01")
     assert "problem  not-root: " in text
     assert not re.search(r"^  [+~-] ", text, re.MULTILINE)
@@ -525,14 +485,14 @@ def test_a_run_that_changes_what_was_verified_says_so(
     tmp_path: Path, probed: dict[str, Any], request_: dict[str, str], said: bool, snapshot: SnapshotAssertion
 ) -> None:
     """The record on the host is what the run before has left, whose values came with -e."""
-    before = deciding.decide(probed, ARGS, role_variables)
+    before = deciding.decide(probed, ARGS, ROLES)
     assert "request-changed" not in before.text("gpu-01"), "nothing was verified yet"
     state = tmp_path / "var/lib/gpuhost"
     state.mkdir(parents=True)
     store.write(str(state), store.VERIFIED, {"plan": before.facts["gpu_stack_plan"], "packages": {}, "evidence": {}})
     options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
     again = {**probed, **{name: to_json(probe.probe(str(tmp_path), options))[name] for name in RECORDED}}
-    text = deciding.decide(again, {**ARGS, "request": request_}, role_variables).text("gpu-01")
+    text = deciding.decide(again, {**ARGS, "request": request_}, ROLES).text("gpu-01")
     told = re.findall(r"^warning  request-changed: .*(?:\n {9}.*)*", text, re.MULTILINE)
     assert len(told) == said
     assert not said or told == snapshot
@@ -541,7 +501,7 @@ def test_a_run_that_changes_what_was_verified_says_so(
 
 def test_another_key_in_the_same_file_is_drift(probed: dict[str, Any]) -> None:
     def fingerprint(signing: SigningCertificate | None) -> str:
-        decision = deciding.decide(probed, ARGS, role_variables, signing=signing)
+        decision = deciding.decide(probed, ARGS, ROLES, signing=signing)
         return str(decision.facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"])
 
     first, second = (SigningCertificate("/keys/lab.der", digit * 64) for digit in "ab")
@@ -571,12 +531,8 @@ SET_UP: dict[str, Any] = {
 
 
 def on_a_host_of_others(probed: dict[str, Any], **changes: Any) -> deciding.Decision:
-    def no_variables(_facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-        known: dict[str, Any] = {**dict.fromkeys(deciding.KERNEL_PACKAGES, ()), TRANSACTION: {}}
-        return {name: known[name] for name in known.keys() & prefixes}
-
     args = {**ARGS, "request": {"tensorflow": "none"}, **changes}
-    return deciding.decide({**probed, **SET_UP}, args, no_variables)
+    return deciding.decide({**probed, **SET_UP}, args, ROLES)
 
 
 def test_adoption_changes_nothing_and_is_not_prevented_by_what_prevents_a_change(probed: dict[str, Any]) -> None:
@@ -630,4 +586,22 @@ def test_verify_takes_what_is_there_on_hosts_that_gpuhost_has_not_set_up(
 
 
 def test_verify_compares_a_host_without_a_driver_with_its_plan(probed: dict[str, Any]) -> None:
-    assert deciding.decide(probed, {**ARGS, "as_it_is": True}, role_variables).plan.request["adopt"] == "false"
+    assert deciding.decide(probed, {**ARGS, "as_it_is": True}, ROLES).plan.request["adopt"] == "false"
+
+
+def test_the_one_transaction_is_what_the_run_installs_with_its_own_options(probed: dict[str, Any]) -> None:
+    """The parts that it leaves out are no change of what is to be on the host."""
+    user = {"nvidia_repo_purged_packages": ["cuda-repo+local"], "nvidia_driver_apt_components": ["non-free", "contrib"]}
+    roles = Roles({**ROLES.values, **user})
+    run = {"accept_no_return": ["nvidia-driver-580"], "rollback": False, "state_directory": "/state"}
+    whole = deciding.decide(probed, {**ARGS, **run}, roles).facts
+    of_run = {"reinstall": [], "versions": [], "undo": False, "replaces": [r"cuda\-repo\+local"]}
+    of_run |= {"accept_no_return": ["nvidia-driver-580"], "state_directory": "/state"}
+    options = whole["gpu_stack_transaction"]["options"]
+    assert {name: options[name] for name in of_run} == of_run
+    assert whole["gpu_stack_transaction"]["apt_components"] == ["contrib", "non-free"]
+    facts = deciding.decide(probed, {**ARGS, **run, "left_out": ["nccl"]}, roles).facts
+    installed = set(facts["gpu_stack_transaction"]["options"]["packages"])
+    left_out = set(options["packages"]) - installed
+    assert left_out == set(whole["gpu_stack_role_inputs"]["nccl_packages"])
+    assert facts["gpu_stack_parts"] == whole["gpu_stack_parts"]

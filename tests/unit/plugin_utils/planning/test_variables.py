@@ -310,6 +310,5 @@ def test_every_mistake_is_listed_without_passwords() -> None:
 
 
 def test_only_what_the_user_has_set_is_checked() -> None:
-    mapped = role_inputs.inputs()["cudnn_packages"]
-    found = {"cudnn_packages": mapped, "nccl_packages": ["x"], "gpu_stack_cuda": "13", "lab_gpus": []}
+    found = {"nccl_packages": ["x"], "gpu_stack_cuda": "13", "lab_gpus": []}
     assert set(variables.set_by_user(found, KNOWN)) == {"nccl_packages", "gpu_stack_cuda"}

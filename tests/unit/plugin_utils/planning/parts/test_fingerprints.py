@@ -10,39 +10,43 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import with_components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import parts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.role_inputs import RoleInputs
 
 PROJECT = Path(__file__).resolve().parents[5]
 INSTALLED = PROJECT / "tests/fixtures/state/4f3b739/installed"
 PLAN = plan_from_json(json.loads((INSTALLED / "verified.json").read_text())["plan"])
-MANAGED = {
-    name: ManagedPart.from_json(entry)
-    for name, entry in with_components(
-        yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())["__gpu_stack_listed"], {}
-    ).items()
-}
+MANAGED = {name: ManagedPart.from_json(entry) for name, entry in parts({}).items()}
 LOCK = PLAN.components["tensorflow"].lock if PLAN.components["tensorflow"] else ""
 LOCKS, PYTHON = "roles/tensorflow_env/files", lock_texts.python_of(LOCK)
 
 Change = Callable[[Path], list[str]]  # changes a copy of the project, and returns the names of the files
 
 
-def variables(facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
-    """Return role variables as the plan of the host gives them."""
-    (prefix,) = prefixes
-    if prefix == fingerprints.TRANSACTION:
-        assert (facts["gpu_stack_parts"], facts["gpu_stack_left_out"]) == (drift.planned(PLAN, MANAGED), [])
-        return {prefix: {"packages": ["a=1", "b=1"], "helpers": [], "replaces": ["c"]}}
-    return {f"{prefix}packages": ["a=1"], f"{prefix}persistence": True, f"{prefix}lock": LOCK, f"{prefix}damaged": []}
+class Roles:
+    """The values of role variables, and of options of the transaction: `values` in the place of some."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    def of(self, _facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
+        (prefix,) = prefixes
+        found = {"packages": ["a=1"], "persistence": True, "lock": LOCK, "damaged": []}
+        return {f"{prefix}{key}": self.values.get(f"{prefix}{key}", value) for key, value in found.items()}
+
+    def transaction(self, _facts: Any, names: Any) -> dict[str, Any]:
+        assert names == drift.planned(PLAN, MANAGED)
+        found = {"packages": ["a=1", "b=1"], "helpers": [], "replaces": ["c"]}
+        return {option: self.values.get(option, value) for option, value in found.items()}
 
 
-def computed(project: Path, values: Any = variables, managed: Any = MANAGED) -> dict[str, str]:
-    return fingerprints.of_parts(PLAN, managed, ["tensorflow_env_damaged"], {}, values, project=project)
+def computed(project: Path, roles: Any = None, managed: Any = MANAGED) -> dict[str, str]:
+    inputs = RoleInputs({}, {"tensorflow_env_damaged": []})
+    return fingerprints.of_parts(PLAN, managed, inputs, {}, roles or Roles(), project=project)
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +167,7 @@ def test_a_raised_revision_applies_the_part_alone(part: str, project: Path, befo
 def test_a_variable_concerns_its_part_and_an_option_what_is_to_be_installed(
     variable: str, expected: set[str], project: Path, before: dict[str, str]
 ) -> None:
-    def other(facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
-        values = variables(facts, prefixes)
-        values = {
-            name: {**value, variable: ["b=2"]} if name == fingerprints.TRANSACTION and variable in value else value
-            for name, value in values.items()
-        }
-        return {name: ["b=2"] if name == variable else value for name, value in values.items()}
-
-    assert differing(before, computed(project, other)) == expected
+    assert differing(before, computed(project, Roles(**{variable: ["b=2"]}))) == expected
 
 
 def test_a_role_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
