@@ -136,6 +136,9 @@ UNREACHABLE: dict[str, tuple[tuple[str, ...], list[tuple[str, str]], str]] = {
     "a kernel of one's own that is to start next": (
         (NEW, OWN), [("kernel-headers-missing", f"make {NEW} the kernel that starts")], NEW,
     ),
+    "of several kernels that would do, the running one": (
+        (OLD, NEW, OWN), [("kernel-headers-missing", f"make {OLD} the kernel that starts")], OLD,
+    ),
     "a kernel of one's own runs, and stays the newest": (
         (OWN,),
         [
