@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.resources import kin
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.module_utils.host_files import put
+from tests.unit.module_utils.host_files import put, put_grub_menu
 from tests.unit.module_utils.state.applied_host import (
     CHANGES,
     ENVIRONMENT,
@@ -311,9 +311,10 @@ def test_a_new_kernel_without_modules_is_a_difference_until_it_has_some(
 ) -> None:
     """It is no damage: the run in which DKMS cannot build for it completes, and the next one tries again."""
     if held_back:
-        guard = f"gpuhost_kernel={NEW}\ngpuhost_tries=no-module\ngpuhost_entry=gnulinux-1>gnulinux-{NEXT}-advanced-1\n"
-        (root / "boot/grub").mkdir()
-        (root / "boot/grub/grubenv").write_text("# GRUB Environment Block\n" + guard)
+        entry = f"gnulinux-advanced-1>gnulinux-{NEXT}-advanced-1"
+        guard = f"gpuhost_kernel={NEW}\ngpuhost_tries=no-module\ngpuhost_entry={entry}\n"
+        put(root, "/boot/grub/grubenv", "# GRUB Environment Block\n" + guard)
+        put_grub_menu(root, (NEW, NEXT))  # without a menu the newest kernel starts next, held back or not
     assert repairs_after(lambda host: new_kernel(host, False), root, systemd) == {}
     directory, parts = str(root / "var/lib/gpuhost"), {"all": {"fingerprint": "f", "watch": WATCH}}
     expected = [f"NVIDIA modules of kernel {NEW}: none, others have some"]
