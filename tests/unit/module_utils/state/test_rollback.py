@@ -653,6 +653,20 @@ def test_a_whole_environment_is_kept_in_place_of_a_damaged_one(environments, dam
     assert environments.link.resolve() == environments.new
 
 
+def test_an_environment_that_is_kept_on_a_host_as_it_was_found_is_no_record(environments):
+    """The baseline stays what a teardown restores, and nothing was verified."""
+    changed, directory = environments.changed, str(environments.changed.directory)
+    store.write(directory, store.BASELINE, {"files": changed.record["files"]})
+    store.write(directory, store.PENDING, {"plan": {"components": {"driver": None}}})
+    store.remove(directory, store.VERIFIED)
+    environments.module(environments.old).write_text("wrong\n")
+    baseline = store.read(directory, store.BASELINE)
+    result = changed.restore()
+    assert (result.to, len(result.kept)) == ("found", 1)
+    assert store.read(directory, store.BASELINE) == baseline
+    assert store.read(directory, rollback.FOUND) is None
+
+
 def test_no_record_gets_the_content_of_a_secret_with_an_environment_that_is_kept(environments, tmp_path):
     changed, secret = environments.changed, tmp_path / "signing.key"
     secret.write_text("private\n")
@@ -678,7 +692,9 @@ def test_a_secret_stays_as_it_is_and_one_that_differs_is_named(changed, tmp_path
     assert (secret.read_text() if secret.exists() else None) == now
 
 
-@pytest.mark.parametrize("reason", ["nothing is damaged", "both are damaged", "it has another lock"])
+@pytest.mark.parametrize(
+    "reason", ["nothing is damaged", "both are damaged", "it has another lock", "neither has a lock"]
+)
 def test_an_environment_is_restored_where_the_other_one_is_no_better(environments, reason):
     if reason != "nothing is damaged":
         environments.module(environments.old).write_text("wrong\n")
@@ -686,6 +702,9 @@ def test_an_environment_is_restored_where_the_other_one_is_no_better(environment
         environments.module(environments.new).unlink()
     if reason == "it has another lock":
         (environments.new / "gpuhost.lock").write_text("numpy==3\n")
+    if reason == "neither has a lock":  # so that nothing tells what either was built from
+        for environment in (environments.old, environments.new):
+            (environment / "gpuhost.lock").unlink()
     result = environments.changed.restore()
     assert (environments.link.resolve(), result.kept) == (environments.old, ())
     (found,) = differences(str(environments.changed.directory)).values()
