@@ -81,9 +81,12 @@ class Rollback:
         return None if baseline is None else dict(baseline, plan=self._pending().get("plan"))
 
     def _worked(self) -> bool:
-        """Return whether a host that was never verified worked before the change: a driver of others, or its screen."""
+        """Return whether a host that was never verified worked before the change: a driver of others, or its screen.
+
+        The plan of what others installed names every component; that of a bare host (change.yml) names none.
+        """
         plan = self._pending().get("plan") or {}
-        return bool(plan.get("kept_driver") or plan.get("components")) or _SCREEN in last_result.worse(self.directory)
+        return bool(plan.get("components")) or _SCREEN in last_result.worse(self.directory)
 
     def _pending(self) -> dict[str, Any]:
         return store.read(self.directory, store.PENDING) or {}

@@ -11,6 +11,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from syrupy.assertion import SnapshotAssertion
 
@@ -77,6 +78,8 @@ def test_what_is_installed_is_adopted_and_nothing_changes(name: str, tmp_path: P
     note = f"{plan.kept_driver.package} of others" if known["driver"]["package"] else "by NVIDIA's .run installer"
     assert diff.of("driver").note == note
     assert "fabric" not in [reason.component for reason in plan.reasons], "it has no NVSwitch"
+    named = plan.to_json()["components"]
+    assert named.keys() == NOTHING.keys(), "by which a rollback tells a host of others from a bare one"
     assert (diff.others, diff.leftovers.does, [row.removed for row in diff.components if row.removed]) == ((), (), [])
     planned = {p.name: p.version for part in plan.components.packaged() for p in part.all_packages}
     assert planned.items() <= known["packages"].items()
