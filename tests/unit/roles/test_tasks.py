@@ -440,6 +440,20 @@ def test_a_login_of_a_package_index_is_in_no_output_of_a_build(given: dict[str, 
 
 
 @pytest.mark.parametrize(
+    ("damaged", "builds"),
+    [([], False), (["/opt/gpuhost/environments/tensorflow-2.20.0"], False), (["/opt/gpuhost/uv"], True)],
+    ids=["nothing", "another environment", "uv"],
+)
+def test_below_a_whole_environment_a_damaged_uv_alone_is_built_again(damaged: list[str], builds: bool) -> None:
+    """The build installs uv, and then finds the environment complete (test_build.py)."""
+    whole = {"stdout": json.dumps({**NEW, "complete": True, "linked": True})}
+    given = {"__framework_env_inspected": whole, "__framework_env_states": {}, "tensorflow_env_damaged": damaged}
+    lines = list(Role("tensorflow_env", {**ENVIRONMENT, **given}).run(ROLES / "tensorflow_env", "main.yml", {}))
+    started = [line for line in lines if line.startswith("Start building and verifying the environment")]
+    assert [f'"damaged": {json.dumps(damaged)}' in line for line in started] == ([True] if builds else [])
+
+
+@pytest.mark.parametrize(
     ("url", "passes"),
     [
         ("", True),
