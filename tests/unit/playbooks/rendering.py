@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -97,7 +98,10 @@ def managed() -> dict[str, dict[str, Any]]:
 def renderer() -> subprocess.Popen[str]:
     """Return the process that renders for all tests of this one: its start takes longer than most of their rows."""
     command = [sys.executable, "-c", PROGRAM, str(PROJECT / "collections")]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PLAYBOOKS)
+    settings = {**os.environ, "GPUHOST_RUN": "/reports/run"}  # of a run that can write its results (callback evidence)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PLAYBOOKS, env=settings
+    )
     atexit.register(process.kill)
     return process
 

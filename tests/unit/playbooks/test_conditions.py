@@ -82,6 +82,21 @@ NO_DRIVER = {"__gpu_stack_restored": {"state": "verified", "plan": {"components"
 LAST: Variables = {"changed": False, "resumed": False, "available": True}
 
 
+def recorded(**result: Any) -> Variables:
+    """Return the variables after TensorFlow's training; the last result may be that of another framework."""
+    result = {"framework": "tensorflow", "monitor": {"samples": 9}, **result}
+    return {"__gpu_stack_framework": "tensorflow", "smoke_train_result": result}
+
+
+RECORDED: Rows = [
+    (recorded(), True),
+    (recorded(framework="pytorch"), False),
+    (recorded(monitor={"samples": 0}), False),
+    (recorded(monitor=None), False),
+    ({"__gpu_stack_framework": "tensorflow"}, False),
+]
+
+
 def rollback(last: Variables, previous: Variables | None = None) -> Variables:
     return {"__gpu_stack_last": {**LAST, **last}, "__gpu_stack_previous": previous or {"skipped": True}}
 
@@ -214,6 +229,8 @@ TABLE: Mapping[str, Rows] = {
         ({**TENSORFLOW, "__gpu_stack_requested": "tensorflow"}, False),
         ({**TENSORFLOW, "__gpu_stack_requested": "pytorch"}, True),
     ],
+    "tasks/train.yml: Create the directory of this run": RECORDED,
+    "tasks/train.yml: Fetch and plot the GPU recording": RECORDED,
     "tasks/verify_batch.yml: Train on all GPUs of the host": [
         ({"__gpu_stack_is_first": True}, True),
         ({"__gpu_stack_is_first": False}, False),
@@ -369,8 +386,6 @@ ELSEWHERE = {
     "monitor.yml: Remove the recorder": "molecule/cluster/tests/test_measurements.py",
     "benchmark.yml: Show the results": "molecule/cluster/tests/test_measurements.py",
     "tasks/run_directory.yml: Fail if results cannot be written": "molecule/cluster/tests/test_measurements.py",
-    "tasks/train.yml: Create the directory of this run": "molecule/proof/tests/test_training.py",
-    "tasks/train.yml: Fetch and plot the GPU recording": "molecule/proof/tests/test_training.py",
     # Whether the service runs then is asserted on a host.
     "tasks/verify_restored.yml: Start the services of the restored components": "molecule/hgx/tests/test_hgx.py",
 }
