@@ -18,10 +18,11 @@ FILES = sorted(
 )
 # Variables that Ansible itself has, that a connection has, or that a loop or a failed task sets. Every other is a fact.
 NO_FACTS = {
-    "ansible_become", "ansible_check_mode", "ansible_collections", "ansible_connection", "ansible_facts",
-    "ansible_failed_result", "ansible_failed_task", "ansible_interpreter_python_fallback", "ansible_inventory_sources",
-    "ansible_job_id", "ansible_play_batch", "ansible_play_hosts", "ansible_play_hosts_all", "ansible_playbook",
-    "ansible_playbook_python", "ansible_python_interpreter", "ansible_run_tags", "ansible_skip_tags",
+    "ansible_async_dir", "ansible_become", "ansible_check_mode", "ansible_collections", "ansible_connection",
+    "ansible_facts", "ansible_failed_result", "ansible_failed_task", "ansible_interpreter_python_fallback",
+    "ansible_inventory_sources", "ansible_job_id", "ansible_play_batch", "ansible_play_hosts",
+    "ansible_play_hosts_all", "ansible_playbook", "ansible_playbook_python", "ansible_python_interpreter",
+    "ansible_run_tags", "ansible_skip_tags",
     "ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args", "ansible_user",
 }  # fmt: skip
 # What modules of this collection return is registered, so that no fact has the name of a variable.

@@ -15,7 +15,11 @@ from tests.unit.ansible_runs import printed, run_play
 
 PROJECT = Path(__file__).resolve().parents[3]
 FACTOR = str(1 / 1800)
-WAITING = ("Wait for an environment that is still being built", "Fail if it is still being built")
+WAITING = (
+    "Wait for an environment that is still being built",
+    "Fail if it is still being built",
+    "Remove the results of builds whose run was killed",
+)
 
 
 def wait(tmp_path: Path, *words: str, **factors: str) -> tuple[int, str]:
@@ -35,7 +39,7 @@ def wait(tmp_path: Path, *words: str, **factors: str) -> tuple[int, str]:
         },
         **(factors or {"gpu_stack_timeout_factor": FACTOR}),
     }
-    done = run_play(tmp_path, alone, "-e", json.dumps(variables), *words, timeout=60)
+    done = run_play(tmp_path, alone, "-e", json.dumps(variables), *words, timeout=60, HOME=str(tmp_path))
     return done.returncode, printed(done)
 
 
@@ -69,3 +73,18 @@ def test_a_host_without_environments_is_not_waited_for(tmp_path: Path, words: tu
     (tmp_path / "environments").mkdir()
     status, output = wait(tmp_path, *words)
     assert status == 0, output
+
+
+def test_the_result_of_a_build_that_no_run_has_read_is_removed(tmp_path: Path) -> None:
+    """In the home of the user who changes the host: it has what the build was given, such as a password."""
+    jobs = tmp_path / ".ansible_async"
+    jobs.mkdir()
+    for name in ("tensorflow-2.21.0", "pytorch-2.15.0"):
+        request = json.dumps({"directory": f"{tmp_path}/environments/{name}"})
+        (jobs / name).write_text(json.dumps({"invocation": {"module_args": {"stdin": request}}}))
+    (jobs / "of others").write_text(json.dumps({"stdout": f"{tmp_path}/environments/tensorflow-2.21.0"}))
+    status, output = wait(tmp_path, "--check")
+    assert (status, len(list(jobs.iterdir()))) == (0, 3), output
+    status, output = wait(tmp_path)
+    assert status == 0, output
+    assert [path.name for path in jobs.iterdir()] == ["of others"]

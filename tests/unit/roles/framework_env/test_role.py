@@ -83,6 +83,7 @@ def test_catalog_lists_pythons_in_ascending_order() -> None:
     assert lists == [sorted(pythons, key=lambda python: [int(part) for part in python.split(".")]) for pythons in lists]
 
 
+INDEX = "https://ann:s3cret-8153@127.0.0.1:9/simple"
 # Ends a build, without another attempt.
 REFUSE = "echo Hash mismatch >&2; exit 1"
 
@@ -100,11 +101,10 @@ def fake_uv(folder: Path, *lines: str) -> Path:
 def test_a_password_of_an_index_reaches_uv_and_no_output(tmp_path: Path) -> None:
     """With a program in place of uv that records the indexes and fails."""
     uv = fake_uv(tmp_path, 'echo "$UV_DEFAULT_INDEX $UV_INDEX $UV_INDEX_STRATEGY" > "$0.index"', REFUSE)
-    index = "https://ann:s3cret-8153@127.0.0.1:9/simple"
     own = "https://127.0.0.1:9/whl/cu126"
     variables = {
         "version": "2.15.0",
-        "index_url": index,
+        "index_url": INDEX,
         "extra_index_url": own,
         "system_packages": [],
         "build_packages": [],
@@ -112,7 +112,7 @@ def test_a_password_of_an_index_reaches_uv_and_no_output(tmp_path: Path) -> None
     result = run(tmp_path, "pytorch", "-vvv", "--diff", **variables)
     assert result.returncode == 2
     recorded = uv.with_name("uv.index").read_text().split()
-    assert recorded == [index, own, "unsafe-best-match"], result.stdout + result.stderr
+    assert recorded == [INDEX, own, "unsafe-best-match"], result.stdout + result.stderr
     assert "Create the virtual environment: status 1" in result.stdout
     assert "s3cret-8153" not in result.stdout + result.stderr
     assert list((tmp_path / "jobs").iterdir()) == [], "Ansible's file of a job has what the job was given"
@@ -147,6 +147,25 @@ import pathlib, sys
 """
 
 
+def start(host: Host) -> subprocess.Popen[str]:
+    """Start the role, with a login in the URL of the index."""
+    tasks = [
+        {"ansible.builtin.setup": {"gather_subset": ["!all", "min", "pkg_mgr"]}},
+        {"ansible.builtin.import_role": {"name": "gpuhost.stack.pytorch_env"}},
+        {"ansible.builtin.debug": {"msg": "The fact has {{ pytorch_env_result.version }}"}},
+    ]
+    variables = {
+        "pytorch_env_version": "2.15.0",
+        "pytorch_env_index_url": INDEX,
+        "pytorch_env_cache": str(host.directory / "cache"),
+        "pytorch_env_path": str(host.directory / "pytorch"),
+        "pytorch_env_uv_path": str(host.directory / "uv"),
+        "pytorch_env_system_packages": [],
+        "pytorch_env_build_packages": [],
+    }
+    return host.start_play(tasks, "-e", json.dumps(variables))
+
+
 @pytest.fixture
 def building(tmp_path: Path) -> Iterator[tuple[Host, Path, subprocess.Popen[str]]]:
     """Run the role up to its wait for the build; return the host, the program in place of uv, and the run.
@@ -162,20 +181,7 @@ def building(tmp_path: Path) -> Iterator[tuple[Host, Path, subprocess.Popen[str]
         f'for folder; do :; done; exec {sys.executable} -m venv --without-pip "$folder"',
     )
     uv.with_name("uv.install").write_text(INSTALL)
-    tasks = [
-        {"ansible.builtin.setup": {"gather_subset": ["!all", "min", "pkg_mgr"]}},
-        {"ansible.builtin.import_role": {"name": "gpuhost.stack.pytorch_env"}},
-        {"ansible.builtin.debug": {"msg": "The fact has {{ pytorch_env_result.version }}"}},
-    ]
-    variables = {
-        "pytorch_env_version": "2.15.0",
-        "pytorch_env_cache": str(tmp_path / "cache"),
-        "pytorch_env_path": str(tmp_path / "pytorch"),
-        "pytorch_env_uv_path": str(tmp_path / "uv"),
-        "pytorch_env_system_packages": [],
-        "pytorch_env_build_packages": [],
-    }
-    play = host.start_play(tasks, "-e", json.dumps(variables))
+    play = start(host)
     deadline = time.monotonic() + 60
     while len(host.jobs) < 2:  # the build, and the wait for it
         assert play.poll() is None, play.communicate()[0]
@@ -226,3 +232,33 @@ def test_a_build_that_has_died_is_not_waited_for(
     assert (
         "The build of the environment has ended without a result: somebody killed it, or the host was restarted" in said
     )
+
+
+def having_login(host: Host) -> list[Path]:
+    """Return the files of jobs that have the login, without those that are being written."""
+    found = []
+    for path in host.jobs:
+        with contextlib.suppress(FileNotFoundError):
+            found += [path] if path.suffix != ".tmp" and "s3cret-8153" in path.read_text() else []
+    return found
+
+
+def test_a_result_that_no_run_has_read_is_removed_by_the_next_one(
+    tmp_path: Path, building: tuple[Host, Path, subprocess.Popen[str]]
+) -> None:
+    """The run is killed, and the build ends without it; that of another framework may belong to this run."""
+    host, uv, play = building
+    play.kill()
+    play.wait()
+    uv.with_name("uv.go").touch()
+    deadline = time.monotonic() + 60
+    while not (left := having_login(host)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    other = tmp_path / "jobs/j1.2"
+    other.write_text(left[0].read_text().replace("environments/pytorch-", "environments/tensorflow-"))
+    again = start(host)
+    output, _ = again.communicate()
+    assert again.returncode == 0, output
+    assert uv.with_name("uv.calls").read_text() == "venv\npip\n", "the next run builds nothing"
+    assert having_login(host) == [other]
