@@ -19,9 +19,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects im
 NAMED = 3  # how many damaged files a message names
 
 States = Dict[str, Any]  # {key: state} of a kind
-# What a part watches, as an option or a record names it: {name: keys}, or {name: whether} of what a host has once; null
-# is nothing. `environments` are links to directories, `trees` directories; `exact_packages` those of `packages` whose
-# version is planned; `driver` what is loaded, `modules` the files of NVIDIA's modules.
+# What a part watches, as an option or a record names it: {name: keys}, {name: {key: planned state}}, or {name: whether}
+# of what a host has once; null is nothing. `environments` are links to directories, `trees` directories;
+# `exact_packages` those of `packages` whose version is planned; `driver` what is loaded, `modules` NVIDIA's modules.
 Watch = Mapping[str, Any]
 
 
@@ -62,7 +62,8 @@ class Restoration:
     """A rollback, as the kinds take part in it; with `check` nothing is changed.
 
     run_command: AnsibleModule's. effects: what has to follow, recorded before the change. packages: the states that the
-    one transaction brings packages to. warnings: what is not restored, a sentence each.
+    one transaction brings packages to. warnings: what is not restored, a sentence each. found: {kind: {key: state}} of
+    what the last complete run recorded, as it was before this change and the unfinished ones that preceded it.
     """
 
     host: Host
@@ -71,6 +72,7 @@ class Restoration:
     check: bool
     packages: States = dataclasses.field(default_factory=dict)
     warnings: list[str] = dataclasses.field(default_factory=list)
+    found: Mapping[str, States] = dataclasses.field(default_factory=dict)
 
     def run(self, command: list[str]) -> None:
         """Run a command. Raise ValueError if it fails: fail_json would leave no record of the transaction's result."""

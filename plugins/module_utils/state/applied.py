@@ -60,6 +60,12 @@ class Recorded:
         same_inputs = self.begun_fingerprint == self.fingerprint
         return kinds.compare(host, self.resources, now, self.watch, self.begun, same_inputs)
 
+    def found(self, root: str, run: Run) -> Mapping[str, Any]:
+        """Return what differed when the first run began that did not complete, or, where none did, what differs."""
+        if self.begun is not None:
+            return self.begun
+        return kinds.found(self.resources, kinds.read(root, self.watch, run))
+
 
 def record(
     directory: str,
@@ -114,11 +120,7 @@ def begin(directory: str, parts: dict[str, str | None], root: str = "/", run: Ru
     content, recorded = _content(directory) or {}, _recorded(directory)
     begun = dict(content.get("begun") or {})
     for name in sorted(set(parts) & set(recorded)):
-        part = recorded[name]
-        found = part.begun
-        if found is None:
-            found = kinds.found(part.resources, kinds.read(root, part.watch, run))
-        begun[name] = {"fingerprint": parts[name], "found": found}
+        begun[name] = {"fingerprint": parts[name], "found": recorded[name].found(root, run)}
     if begun == (content.get("begun") or {}):
         return False
     store.write(directory, store.APPLIED, dict(content, begun=begun))
@@ -128,6 +130,16 @@ def begin(directory: str, parts: dict[str, str | None], root: str = "/", run: Ru
 def begin_all(directory: str, root: str = "/", run: Run = command.run) -> None:
     """Note that every recorded part is changed to a state that is not known yet, as a rollback does."""
     begin(directory, dict.fromkeys(_recorded(directory)), root, run)
+
+
+def found(directory: str, root: str = "/", run: Run = command.run) -> Configuration:
+    """Return the recorded resources of all parts as the first run found them that began to change them."""
+    states: Configuration = {}
+    for part in _recorded(directory).values():
+        differing = part.found(root, run)
+        for kind, of_kind in part.resources.items():
+            states.setdefault(kind, {}).update({**of_kind, **(differing.get(kind) or {})})
+    return states
 
 
 def doubt(directory: str, accepted: Iterable[str] = (), root: str = "/", run: Run = command.run) -> bool:

@@ -107,6 +107,7 @@ class Rollback:
                 self.manager.wait_for_locks()
                 self._refuse_unfinished(targets)
             applied.begin_all(self.directory)
+        self.work.found = applied.found(self.directory)
         parts = applied.restored_parts(record.get("applied"))
         kept = environment.kept(self.work.host, record["files"], [part["resources"] for part in parts.values()])
         wanted = dict(record["files"], **{path: file.capture(path) for path in kept})
