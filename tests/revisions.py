@@ -1,8 +1,8 @@
 """What the steps of each part are, as digests in tests/revisions.yml: see HEAD for the command that records them.
 
-The fingerprint of a part (planning/parts/fingerprints.py) has its variables and the files that its role sends to a
-host, and for what its tasks do there a `revision` that is raised by hand: in the list `__ROLE_managed` of its
-vars/main.yml, that of `packages` in planning/parts/managed.py.
+The fingerprint of a part (planning/parts/fingerprints.py) has its variables and the content of the files that its role
+lists, and for what its tasks and the programs that they run do there a `revision` that is raised by hand: in the list
+`__ROLE_managed` of its vars/main.yml, that of `packages` in planning/parts/managed.py.
 tests/unit/test_revisions.py fails where the steps differ from those that were recorded, so that nobody forgets it.
 """
 
@@ -18,8 +18,10 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import role_lists
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_counters, user_settings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import fingerprints
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import PACKAGES, PLAN, ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.managed import parts as parts_of
 
@@ -51,12 +53,24 @@ def steps() -> dict[str, dict[str, Any]]:
     for name, part in parts().items():
         files = [PROJECT / path for path in TRANSACTION] if name == PACKAGES else []
         for role in () if name == PACKAGES else (name, *part.includes):
-            files += [
-                path for folder in ("tasks", "vars") for path in (PROJECT / "roles" / role / folder).rglob("*.yml")
-            ]
+            directory = PROJECT / "roles" / role
+            files += [path for folder in ("tasks", "vars") for path in (directory / folder).rglob("*.yml")]
+            files += programs(directory)
         found[name] = {"revision": part.revision, "steps": digest(files)}
     calls = [PROJECT / "playbooks/tasks" / f"{name}_environments.yml" for name in ("start", "finish")]
     return {**found, CALLS: {"steps": digest([*calls, *(PROJECT / "playbooks/tasks").glob("install*.yml")])}}
+
+
+def programs(role: Path) -> list[Path]:
+    """Return the files of a role that are no content of others on a host, and no locks."""
+    listed = set(fingerprints.content(role).values())
+    found = [*(role / "files").rglob("*"), *(role / "templates").rglob("*")]
+    ignored = re.compile(r"\..*|.*(~|\.pyc)")
+    return [
+        path
+        for path in found
+        if path.is_file() and path not in listed and not (lock_texts.is_lock(path.name) or ignored.fullmatch(path.name))
+    ]
 
 
 def digest(files: list[Path]) -> str:
@@ -93,6 +107,8 @@ def imported(module: Path) -> Iterator[Path]:
 def statements(path: Path) -> Any:
     if path.suffix == ".yml":
         return yaml.safe_load(path.read_text())
+    if path.suffix != ".py":
+        return [line for line in path.read_text().splitlines() if not line.startswith("#")]
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(body := getattr(node, "body", None), list):

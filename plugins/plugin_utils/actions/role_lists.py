@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from ansible.template import trust_as_template
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import RESOURCES
 
-RESOURCES, WRITTEN, MANAGED, TRANSACTION = "_resources", "_written", "_managed", "_transaction"
+WRITTEN, MANAGED, TRANSACTION = "_written", "_managed", "_transaction"
 
 
 def trusted(value: Any) -> Any:

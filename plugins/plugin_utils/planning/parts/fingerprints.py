@@ -1,7 +1,7 @@
 """Fingerprints of the parts of a stack: a hash of all that determines what a part does on a host.
 
-These are its variables, the files that its role sends to the host, and a number for the steps that are neither: its
-`revision`, which is raised by hand when a release changes what the role's tasks do on a host. So a
+These are its variables, the content of the files that its role lists, and a number for the steps that are neither: its
+`revision`, which is raised by hand when a release changes what the role does on a host that has it. So a
 new release of gpuhost applies to a host what has changed for it and nothing else. Reads the project's files alone.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.role_inputs import RoleInputs, is_transition
@@ -25,7 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key
 SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
 # What modules are built with: a host that borrows its kernel sets these role variables to nothing.
 KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
-_LEFT_BY_EDITORS = re.compile(r"\..*|.*(~|\.swp|\.pyc)")
+RESOURCES = "_resources"  # how the lists in vars/main.yml end that the module `apply` writes
 _DESIRED = ("packages", "helpers", "pins")  # of its options: what is to be installed, whatever was before
 
 
@@ -91,14 +91,25 @@ def of_role(variables: Mapping[str, Any], roles: Sequence[str], revision: int = 
         directory = project / "roles" / role
         if not directory.is_dir():
             raise FileNotFoundError(f"{directory} is not a role of this project")
-        for path in sorted([*directory.glob("files/**/*"), *directory.glob("templates/**/*")]):
-            if path.is_file() and not (lock_texts.is_lock(path.name) or _LEFT_BY_EDITORS.fullmatch(path.name)):
-                sent[str(path.relative_to(project))] = hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in content(directory).items():
+            sent[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         for lock in filter(lock_texts.is_lock, locks):
             if found := lock_texts.find(lock, directory / "files"):
                 text = lock_texts.read(found, lock_texts.python_of(lock) or python)
                 sent[lock] = hashlib.sha256(text.encode()).hexdigest()
     return _hash([variables, revision, sent])
+
+
+def content(role: Path) -> dict[str, Path]:
+    """Return the files and templates that a role lists as the content of others, by the names that it has for them."""
+    variables = load_yaml(role / "vars/main.yml") if (role / "vars/main.yml").exists() else {}
+    found: dict[str, Path] = {}
+    for each in (each for name, listed in variables.items() if name.endswith(RESOURCES) for each in listed):
+        for key, folder in (("template", "templates"), ("src", "files")):
+            place = str(each.get(key, "")).replace("{{ role_path }}", str(role))
+            if place and "{{" not in place:  # else it is the user's own
+                found[each[key]] = role / folder / place
+    return found
 
 
 def _hash(data: Any) -> str:

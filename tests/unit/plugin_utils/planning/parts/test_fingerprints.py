@@ -53,7 +53,7 @@ def computed(project: Path, roles: Any = None, managed: Any = MANAGED) -> dict[s
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of what the parts are made of."""
     copy = tmp_path_factory.mktemp("project")
-    for name in ("roles", "playbooks"):
+    for name in ("roles", "playbooks", "plugins/module_utils"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     return copy
 
@@ -91,35 +91,22 @@ def alone(project: Path) -> list[str]:
     return [f"{LOCKS}/{LOCK}"]
 
 
-def rename(name: str, new: str) -> Change:
-    def change(project: Path) -> list[str]:
-        (project / name).rename(project / new)
-        return [name, new]
-
-    return change
-
-
 NOTHING: set[str] = set()
 CHANGES: dict[str, tuple[Change, set[str]]] = {
     "a task, for which a revision is raised": (write("roles/nccl/tasks/main.yml"), NOTHING),
     "a default, which a variable has": (write("roles/cudnn/defaults/main.yml"), NOTHING),
     "what a role's README says": (write("roles/nccl/README.md"), NOTHING),
     "what an editor left": (write("roles/nvidia_driver/files/.07_gpuhost.swp"), NOTHING),
-    "what a compiler left": (write("roles/framework_env/files/build.pyc"), NOTHING),
     "a lock for another architecture": (write(f"{LOCKS}/tensorflow-2.21.0-py3.12-aarch64.txt"), NOTHING),
     "a lock of another release": (write(f"{LOCKS}/tensorflow-2.2.0-system-py3.8.txt"), NOTHING),
     "the planned lock": (write(f"{LOCKS}/{LOCK}"), {"tensorflow_env"}),
     "the planned lock in the file of all Pythons": (relock(PYTHON, "numpy==1\n"), {"tensorflow_env"}),
     "the lock of another Python beside it": (relock("3.12", "numpy==1\n"), NOTHING),
     "the planned lock in a file of its own": (alone, NOTHING),
-    "a new file": (write(f"{LOCKS}/new.sh"), {"tensorflow_env"}),
-    "a program of an included role": (write("roles/framework_env/files/build.py"), {"tensorflow_env"}),
+    "a program that tasks run, for which a revision is raised": (write("roles/framework_env/files/build.py"), NOTHING),
     "a template": (write("roles/env_paths/templates/cuda.sh.j2"), {"env_paths"}),
     "a unit": (write("roles/nvidia_driver/files/gpuhost-kernel-guard.service"), {"nvidia_driver"}),
-    "the name of a file": (
-        rename("roles/nvidia_driver/files/07_gpuhost", "roles/nvidia_driver/files/08_gpuhost"),
-        {"nvidia_driver"},
-    ),
+    "a module of ours that the host gets": (write("plugins/module_utils/host/grub.py"), {"nvidia_driver"}),
     "what the transaction gets, for which a revision is raised": (
         write("playbooks/tasks/install_packages.yml"),
         NOTHING,
