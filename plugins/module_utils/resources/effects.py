@@ -10,34 +10,48 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, NamedTuple, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 
 UNITS = "/etc/systemd/system/"
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 LDCONFIG, RELOAD, RESTART, UPDATE_GRUB = "ldconfig", "daemon-reload", "restart", "update-grub"
+LISTS = "package-lists"  # of sources that a rollback restores; a role refreshes them before it installs
 NO_UNIT = 5  # systemctl(1), EXIT STATUS: "unit not loaded", here as it was removed with its file
 GUARD = "/usr/local/lib/gpuhost/kernel-guard"  # of kernels (role nvidia_driver), which chooses the one that GRUB boots
 PLACES = {"/etc/ld.so.conf.d/": LDCONFIG, UNITS: RELOAD, "/etc/grub.d/": UPDATE_GRUB}
-_ORDER = (LDCONFIG, RELOAD, RESTART, UPDATE_GRUB)
+_ORDER = (LDCONFIG, RELOAD, RESTART, UPDATE_GRUB, LISTS)
 _RECORD = "effects"
 
 RunCommand = Callable[..., Any]  # AnsibleModule.run_command
 
 
-class Effects:
-    """The effects of changed files, in the state directory of a run; a role alone, without one, keeps no record."""
+class Lists(NamedTuple):
+    """The package lists: below which directories their sources are, and what refreshes them and returns what failed."""
 
-    def __init__(self, run_command: RunCommand, directory: str = "") -> None:
-        self.run_command, self.directory = run_command, directory
+    sources: Tuple[str, ...]
+    refresh: Callable[[], str]
+
+
+class Effects:
+    """The effects of changed files, in the state directory of a run; a role alone, without one, keeps no record.
+
+    lists: of a rollback. Without them, what it has left to refresh stays recorded for the next one.
+    """
+
+    def __init__(self, run_command: RunCommand, directory: str = "", lists: Lists | None = None) -> None:
+        self.run_command, self.directory, self.lists = run_command, directory, lists
         self.failed: list[str] = []  # before a removal
         record = store.read(directory, _RECORD) if directory else None
         self.waiting: list[str] = list((record or {}).get("waiting") or [])
 
     def begin(self, paths: Iterable[str], removed: Iterable[str]) -> None:
         """Record what has to follow, before any of `paths` is written; run what comes before those `removed` go."""
-        self.add_effects(effect for path in paths for effect in _of(path))
+        written = list(paths)
+        self.add_effects(effect for path in written for effect in _of(path))
+        if self.lists is not None and any(path.startswith(self.lists.sources) for path in written):
+            self.add_effects([LISTS])
         for command in filter(None, map(_before_removal, removed)):
             rc, _out, err = self.run_command(command)
             self.failed += [_failure(command, rc, err)] if rc else []
@@ -53,6 +67,10 @@ class Effects:
         """Run what is waiting; return what failed, a sentence each: effects stay recorded then, for the next run."""
         failed, self.failed = self.failed, []
         for effect in sorted(self.waiting, key=lambda effect: _ORDER.index(effect.split(" ")[0])):
+            if effect == LISTS:
+                if self.lists is None:
+                    continue
+                failed += filter(None, [self.lists.refresh()])
             command = _command(effect)
             if command is not None:
                 rc, _out, err = self.run_command(command)
@@ -116,6 +134,6 @@ def _command(effect: str) -> list[str] | None:
             return ["systemctl", "daemon-reload"]
         starts = unit.endswith(".timer") and os.path.exists(UNITS + unit)
         return ["systemctl", "restart" if starts else "try-restart", unit]
-    if name == UPDATE_GRUB and shutil.which("update-grub") is None:
+    if name == LISTS or (name == UPDATE_GRUB and shutil.which("update-grub") is None):
         return None
     return [name]

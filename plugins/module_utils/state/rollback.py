@@ -12,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed i
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError, PackageManager
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import environment, file, kinds
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Restoration
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import LDCONFIG, Effects
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import LDCONFIG, Effects, Lists
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result
 
 _SCREEN = "driver.display_manager"
@@ -36,7 +36,8 @@ class Rollback:
 
     def __init__(self, directory: str, manager: PackageManager, run_command: Any, check: bool = False) -> None:
         self.directory, self.manager, self.check = directory, manager, check
-        self.work = Restoration(Host("/", command.run), run_command, Effects(run_command, directory), check)
+        effects = Effects(run_command, directory, Lists(manager.words.SOURCES, self._refresh_lists))
+        self.work = Restoration(Host("/", command.run), run_command, effects, check)
 
     def restore(self, to: str, own_directories: list[str]) -> Restored | None:
         """Restore the record `to` (store.VERIFIED, PREVIOUS or BASELINE); return None where there is none.
@@ -119,7 +120,8 @@ class Rollback:
         # With frameworks alone nothing but links below /opt changes, by a user who may not write the linker's cache.
         in_etc = any(change.startswith("/etc/") for change in changes)
         if not self.check and (packages or not record["files"] or in_etc or self.work.effects.waiting):
-            self._refresh(changes)
+            self.work.effects.add_effects([LDCONFIG])
+            self.work.warnings += self.work.effects.run()
         if to == store.BASELINE:
             shared = [path for path, existed in record.get("folders", {}).items() if not existed]
             changes += file.remove_directories(own_directories, shared, self.check)
@@ -159,13 +161,9 @@ class Rollback:
         self.work.warnings += self.manager.warnings
         return changes
 
-    def _refresh(self, changes: list[str]) -> None:
-        """Run what has to follow the changes, and refresh the package lists where their sources changed."""
-        self.work.effects.add_effects([LDCONFIG])
-        self.work.warnings += self.work.effects.run()
-        if any(change.startswith(self.manager.words.SOURCES) for change in changes):
-            try:
-                failed = self.manager.update()
-                self.work.warnings += [failed] if failed else []
-            except PackageError as error:
-                self.work.warnings.append(str(error))
+    def _refresh_lists(self) -> str:
+        """Refresh the package lists; return what failed, which is a warning."""
+        try:
+            return self.manager.update()
+        except PackageError as error:
+            return str(error)

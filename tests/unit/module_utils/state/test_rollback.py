@@ -7,6 +7,7 @@ import shutil
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
@@ -388,9 +389,22 @@ def test_an_interrupted_dpkg_is_finished_first_and_its_failure_is_a_warning(chan
     ],
 )
 def test_sources_and_keys_refresh_the_package_lists(changed, monkeypatch, path, refreshed):
-    monkeypatch.setattr(file, "restore", lambda _states, _effects, _check: [path])
+    monkeypatch.setattr(file, "restore", lambda _states, effects, _check: effects.begin([path], []) or [path])
     changed.restore()
     assert any("update" in command for command in changed.packages.commands) == refreshed
+
+
+def test_lists_that_a_killed_rollback_has_not_refreshed_are_refreshed_by_the_next_one(changed, monkeypatch):
+    """Its sources are restored by then. What runs in between, such as a role, leaves that to it."""
+    monkeypatch.setattr(apt_words, "SOURCES", (str(changed.settings.parent),))
+    with monkeypatch.context() as killed:
+        killed.setattr(rollback.Rollback, "_refresh_lists", Mock(side_effect=SystemExit))
+        with pytest.raises(SystemExit):
+            changed.restore()
+    assert Effects(changed.packages, str(changed.directory)).run() == []
+    for _next in range(2):  # the second one has nothing to do
+        changed.restore()
+    assert sum("update" in words for words in changed.packages.commands) == 1
 
 
 def places(monkeypatch, top: Path) -> None:
