@@ -2,13 +2,16 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Bring a role's files, links and directories into their states, and run what follows. Runs on the managed host."""
+"""Bring a role's files, links, directories and alternatives into their states, and run what follows.
+
+Runs on the managed host.
+"""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: apply
-short_description: Write the files, links and directories that a role lists
+short_description: Write the files, links and directories that a role lists, and select alternatives
 description:
   - Compares all of O(resources) with the host, writes what differs in the order of the list, each file by one rename,
     and then runs what has to follow, once each. C(ldconfig) follows a change in C(/etc/ld.so.conf.d),
@@ -27,9 +30,14 @@ options:
     required: true
     suboptions:
       path:
-        description: The absolute path.
+        description: The absolute path. Required but for an O(resources[].alternative).
         type: path
-        required: true
+      alternative:
+        description:
+          - The name of an alternative that C(update-alternatives) sets to O(resources[].target) after the files are
+            written, by hand, so that no other takes over by its priority. Before a package has registered it, check
+            mode reports a change, and the module fails.
+        type: str
       names:
         description: Several files in the directory O(resources[].path) in place of one, which are alike.
         type: list
@@ -114,7 +122,7 @@ from typing import Any, Dict, List
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
-from ansible_collections.gpuhost.stack.plugins.module_utils.resources import file
+from ansible_collections.gpuhost.stack.plugins.module_utils.resources import alternative, file
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
 
 
@@ -122,7 +130,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects im
 class Resource:
     """The options of one resource."""
 
-    path: str = option(type="path")
+    path: str = option(required=False, type="path")
+    alternative: str = option(required=False)
     names: List[str] = option(required=False)
     content: str = option(required=False, no_log=True)
     src: str = option(required=False)
@@ -146,6 +155,10 @@ class Options:
 def wanted(resource: Dict[str, Any]) -> List[file.Wanted]:
     """Return what is wanted at each path of a resource. Raise ValueError for what is no mode or no absolute path."""
     names, mode, data = resource["names"], resource["mode"], resource["data"]
+    if resource["path"] is None:
+        if resource["alternative"] is None or resource["target"] is None:
+            raise ValueError("expected a path, or an alternative and its target, found %r" % sorted(_given(resource)))
+        return []
     if mode is not None and not (mode.isdecimal() and set(mode) <= set("01234567")):
         raise ValueError("the mode of %s is %r, expected octal digits such as 0644" % (resource["path"], mode))
     content = None if data is None else base64.b64decode(data)
@@ -157,6 +170,27 @@ def wanted(resource: Dict[str, Any]) -> List[file.Wanted]:
     return [
         file.Wanted(path, content, resource["target"], octal, resource["state"] == "absent", owner) for path in paths
     ]
+
+
+def _given(resource: Dict[str, Any]) -> List[str]:
+    return [name for name, value in resource.items() if value is not None and name not in ("state", "secret")]
+
+
+def select(module: AnsibleModule, name: str, path: str) -> List[Dict[str, str]]:
+    """Set an alternative to a path; return the difference, none where it is set. Raise ValueError where that fails."""
+    if alternative.is_selected("/", name, path):
+        return []
+    now = alternative.read("/", name)
+    if not module.check_mode:
+        if now is None:
+            raise ValueError("there is no alternative %s, expected that a package has registered it" % name)
+        command = alternative.set_command(name, {"mode": "manual", "value": path})
+        rc, out, err = module.run_command(command)
+        if rc:
+            raise ValueError("`%s` failed with status %d: %s" % (" ".join(command), rc, (err or out).strip()))
+    header = "%s/%s" % (alternative.LINKS, name)
+    before = "link to %(value)s, %(mode)s\n" % now if now else ""
+    return [{"before_header": header, "after_header": header, "before": before, "after": "link to %s, manual\n" % path}]
 
 
 def shown(state: Any, is_secret: bool) -> str:
@@ -179,7 +213,7 @@ def main() -> None:
     except (OSError, ValueError) as error:
         module.fail_json(msg=str(error))
     secret = {each.path for resource in chosen if resource["secret"] for each in wanted(resource)}
-    differences = [
+    differences: List[Dict[str, str]] = [
         {
             "before_header": path,
             "after_header": path,
@@ -187,11 +221,18 @@ def main() -> None:
         }
         for path, states in found.items()
     ]
+    try:
+        for each in chosen:
+            if each["path"] is None:
+                differences += select(module, each["alternative"], each["target"])
+    except ValueError as error:
+        module.fail_json(msg=str(error), changed=bool(found))
     if not module.check_mode:
         failed = effects.run()
         if failed:
             module.fail_json(msg="The files are written, but %s" % "; ".join(failed), changed=bool(found))
-    module.exit_json(changed=bool(found), paths=sorted(found), diff=differences if module._diff else [])
+    paths = sorted(difference["after_header"] for difference in differences)
+    module.exit_json(changed=bool(paths), paths=paths, diff=differences if module._diff else [])
 
 
 if __name__ == "__main__":

@@ -72,6 +72,12 @@ def link(root: str, name: str) -> dict[str, str] | None:
     return {"path": lines[1], "points": os.readlink(path) if os.path.islink(path) else found}
 
 
+def is_selected(root: str, name: str, path: str) -> bool:
+    """Return whether an alternative is set to a path by hand, and users call it by its link."""
+    state, called = read(root, name), link(root, name) or {}
+    return state == {"mode": "manual", "value": path} and called.get("points") == "%s/%s" % (LINKS, name)
+
+
 def _record(root: str, name: str) -> list[str]:
     """Return the lines of a record; none for an unknown name."""
     texts = (files.read_text(root, "%s/%s" % (folder, name)) for folder in RECORDS)

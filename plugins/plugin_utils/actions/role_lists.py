@@ -52,10 +52,13 @@ def roles() -> dict[str, Role]:
     found: dict[str, Role] = {}
     for path in sorted((PROJECT / "roles").glob("*/vars/main.yml")):
         own, defaults = trusted(load_yaml(path)), path.parents[1] / "defaults" / "main.yml"
-        listed = chain(*(values for name, values in own.items() if name.endswith(RESOURCES)))
+        listed = list(chain(*(values for name, values in own.items() if name.endswith(RESOURCES))))
+        alternatives = [each["alternative"] for each in listed if "alternative" in each]
+        listed = [each for each in listed if "path" in each]
         files = [File(each["path"], each.get("names"), bool(each.get("secret"))) for each in listed]
         files += [File(each) for name, values in own.items() if name.endswith(WRITTEN) for each in values]
         (managed,) = [values for name, values in own.items() if name.endswith(MANAGED)] or [{}]
+        managed |= {"alternatives": alternatives} if alternatives else {}
         (transaction,) = [values for name, values in own.items() if name.endswith(TRANSACTION)] or [{}]
         if files or managed or transaction:
             found[path.parents[1].name] = Role(files, managed, transaction, trusted(load_yaml(defaults)), own)

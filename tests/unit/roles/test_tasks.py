@@ -144,27 +144,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     (
         "cuda_toolkit",
-        "another toolkit is selected",
-        {
-            **TOOLKIT,
-            "cuda_toolkit_uninstallers": ["/usr/local/cuda-12.9/bin/cuda-uninstaller"],
-            "__cuda_toolkit_alternative": {
-                "rc": 0,
-                "stdout_lines": ["auto", "/usr/local/cuda-12.9", "/etc/alternatives/cuda"],
-            },
-        },
+        "a host with a .run toolkit",
+        {**TOOLKIT, "cuda_toolkit_uninstallers": ["/usr/local/cuda-12.9/bin/cuda-uninstaller"]},
     ),
-    (
-        "cuda_toolkit",
-        "it is selected, and the link points elsewhere",
-        {
-            **TOOLKIT,
-            "__cuda_toolkit_alternative": {
-                "rc": 0,
-                "stdout_lines": ["manual", "/usr/local/cuda-13.0", "/usr/local/cuda-12.9"],
-            },
-        },
-    ),
+    ("cuda_toolkit", "beside the default one", {**TOOLKIT, "cuda_toolkit_default": False}),
     (
         "cuda_toolkit",
         "the distribution's",
@@ -174,12 +157,6 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
             "cuda_toolkit_apt_components": ["non-free"],
             "cuda_toolkit_reinstall": ["cuda-toolkit-13-0"],
         },
-    ),
-    ("cuda_toolkit", "none is registered", {**TOOLKIT, "__cuda_toolkit_alternative": {"rc": 2, "stdout_lines": []}}),
-    (
-        "cuda_toolkit",
-        "none is registered, in check mode",
-        {**TOOLKIT, **CHECK, "__cuda_toolkit_alternative": {"rc": 2, "stdout_lines": []}},
     ),
     (
         "env_paths",
