@@ -7,7 +7,9 @@ is not for developers, and from every message of a playbook, role or template. p
 from __future__ import annotations
 
 import ast
+import functools
 import re
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +19,6 @@ CODE = re.compile(r"`([^`\n]+)`")
 LOOKUP = re.compile(r"\{\{ lookup\('gpuhost\.stack\.command',\s+'(\w+)'\) \}\}")
 FOR_DEVELOPERS = {"DOCUMENTATION", "EXAMPLES", "RETURN"}
 EXPRESSION = "{}"  # stands for what a message puts into a text
-
-
-def _for_developers(tree: ast.Module) -> Iterator[ast.AST]:
-    for node in ast.walk(tree):
-        names = {getattr(to, "id", "") for to in node.targets} if isinstance(node, ast.Assign) else set()
-        if isinstance(node, ast.Expr) or names & FOR_DEVELOPERS:
-            yield node.value
 
 
 def _text(node: ast.AST) -> str:
@@ -38,15 +33,16 @@ def _text(node: ast.AST) -> str:
 
 
 def of_python(path: Path) -> Iterator[str]:
-    """Yield the texts of a module."""
-    tree = ast.parse(path.read_text())
-    done = set(_for_developers(tree))
-    for node in ast.walk(tree):
-        if node in done:
-            done.update(ast.iter_child_nodes(node))
+    """Yield the texts of a module; what is for developers, and each part of a text, is none."""
+    waiting: deque[ast.AST] = deque([ast.parse(path.read_text())])
+    while waiting:
+        node = waiting.popleft()
+        if isinstance(node, ast.Assign) and {getattr(to, "id", "") for to in node.targets} & FOR_DEVELOPERS:
+            waiting.extend(node.targets)
         elif isinstance(node, ast.JoinedStr | ast.BinOp | ast.Constant):
-            done.update(ast.walk(node))
             yield _text(node)
+        elif not isinstance(node, ast.Expr):
+            waiting.extend(ast.iter_child_nodes(node))
 
 
 def of_yaml(path: Path) -> Iterator[str]:
@@ -54,15 +50,16 @@ def of_yaml(path: Path) -> Iterator[str]:
     yield LOOKUP.sub(r"[[\1]]", re.sub(r"^\s*#.*$", "", path.read_text(), flags=re.MULTILINE))
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield each text of the product with its file."""
-    for folder in ("plugins", "roles"):
-        for path in sorted((PROJECT / folder).rglob("*.py")):
-            yield from ((str(path.relative_to(PROJECT)), text) for text in of_python(path))
-    for path in sorted([*PROJECT.glob("playbooks/**/*.yml"), *PROJECT.glob("roles/*/tasks/*.yml")]):
-        yield from ((str(path.relative_to(PROJECT)), text) for text in of_yaml(path))
+@functools.cache
+def texts() -> list[tuple[str, str]]:
+    """Return each text of the product with its file."""
+    code = [path for folder in ("plugins", "roles") for path in sorted((PROJECT / folder).rglob("*.py"))]
+    plays = sorted([*PROJECT.glob("playbooks/**/*.yml"), *PROJECT.glob("roles/*/tasks/*.yml")])
+    found = [(path, of_python(path)) for path in code] + [(path, of_yaml(path)) for path in plays]
+    return [(name, text) for path, texts in found for name in [str(path.relative_to(PROJECT))] for text in texts]
 
 
+@functools.cache
 def spans() -> dict[str, str]:
     """Return what stands in backticks in any text, with a file that has it."""
     return {span: name for name, text in texts() for span in CODE.findall(text)}

@@ -21,7 +21,6 @@ from tests.documents import PROJECT, printed
 
 TABLE = yaml.safe_load(Path(printed.__file__).with_name("printed.yml").read_text())
 WORDS, COMMANDS = set(TABLE["words"]), TABLE["commands"]
-SPANS, SENTENCES = printed.spans(), list(printed.in_sentences())
 CALL = re.compile(r"\[\[(\w+)(?: (.*))?\]\]")
 # What makes a program read its arguments and do nothing, before or after them. A shell reads each line; of a program
 # that is not here, or not on this machine, it alone does.
@@ -43,10 +42,11 @@ def key_of(sentence: str) -> str:
 
 def test_each_command_that_a_message_prints_is_known() -> None:
     """A new one needs a line in printed.yml, and one that no message prints any more has none."""
-    unknown = {text: name for text, name in SPANS.items() if not CALL.fullmatch(text)}.keys() - COMMANDS.keys() - WORDS
-    assert {text: SPANS[text] for text in unknown} == {}
-    assert {text: name for text, name in SENTENCES if not key_of(text)} == {}
-    used = SPANS.keys() | {key_of(text) for text, _ in SENTENCES}
+    spans, sentences = printed.spans(), list(printed.in_sentences())
+    unknown = {text: name for text, name in spans.items() if not CALL.fullmatch(text)}.keys() - COMMANDS.keys() - WORDS
+    assert {text: spans[text] for text in unknown} == {}
+    assert {text: name for text, name in sentences if not key_of(text)} == {}
+    used = spans.keys() | {key_of(text) for text, _ in sentences}
     assert (COMMANDS.keys() | WORDS) - used == set()
     assert len(COMMANDS) > 150
     assert [text for text, example in COMMANDS.items() if not example and re.search("{.*}|%", text)] == []
@@ -94,7 +94,7 @@ def test_each_command_of_another_program_is_one_that_its_program_takes() -> None
 
 def calls() -> list[tuple[str, list[str]]]:
     """Return the playbooks that messages name, with their variables."""
-    found = {(text[1], text[2] or "") for span in SPANS if (text := CALL.fullmatch(span))}
+    found = {(text[1], text[2] or "") for span in printed.spans() if (text := CALL.fullmatch(span))}
     modules = "\n".join(path.read_text() for path in (PROJECT / "plugins").rglob("*.py"))
     found |= {(name, "") for name in re.findall(r'(?:call|commands\.of)\(\W?["\'](\w+)["\']', modules)}
     found |= {("gpu_host", "gpu_stack_converge=always"), ("gpu_host", "gpu_stack_adopt=false")}
