@@ -42,6 +42,8 @@ def test_fault_fails_its_check_and_no_other(name: str, host: TrainingHost) -> No
 @pytest.mark.parametrize("way", SILENCE.ways)
 def test_check_without_an_answer_is_unknown(way: str, host: TrainingHost) -> None:
     WAYS[way](host, SILENCE)
+    host.time_limit = 20  # for a quarter of which each query of the counters is waited for
+    host.worker(busy="busy(patience=2)")  # for a monitor that may see nothing
     assert outcomes(host.train()) == SILENCE.outcomes(way)
 
 

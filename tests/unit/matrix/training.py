@@ -33,7 +33,7 @@ def rows(name):
     except OSError:
         return 0
 
-def busy(*processes, utilization=97, counted={}):
+def busy(*processes, utilization=97, counted={}, patience=8):
     state = json.load(open(STATE))
     gpu = state["devices"]["1"]
     gpu.update(counted, set=dict(gpu["set"], **counted.get("set", {})))
@@ -43,7 +43,7 @@ def busy(*processes, utilization=97, counted={}):
     with open(STATE + ".new", "w") as stream:
         json.dump(state, stream)
     os.replace(STATE + ".new", STATE)
-    seen, limit = rows("monitor.csv"), time.monotonic() + 8
+    seen, limit = rows("monitor.csv"), time.monotonic() + patience
     while rows("monitor.csv") < seen + 4 and rows("monitor-errors.csv") < 2 and time.monotonic() < limit:
         time.sleep(0.05)
 """
