@@ -86,4 +86,6 @@ class LookupModule(LookupBase):
         """Return the component, or other facts, for the host's facts; called by Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
         options = {name: self.get_option(name) for name in ("kernel_modules", "cuda", "profile")}
-        return look_up(list(terms), (variables or {}).get("ansible_facts") or {}, **options)
+        # A version that is omitted is none: the arguments of the role say that it is missing.
+        known = [term if isinstance(term, (str, int, float)) else "" for term in terms]
+        return look_up(known, (variables or {}).get("ansible_facts") or {}, **options)

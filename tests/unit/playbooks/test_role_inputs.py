@@ -113,8 +113,6 @@ def test_a_role_alone_has_the_defaults_of_its_readme():
     row = {"variables": {**rendering.role_variables("cudnn"), "__gpu_stack_planned": {"decided": decided}}}
     (answer,) = rendering.rendered([{**row, "names": ["cudnn_replaces"]}], base={})
     assert answer == {"cudnn_replaces": []}
-    (answer,) = rendering.rendered([{**row, "names": ["cudnn_version"]}], base={})
-    assert "missing required arguments: cudnn_version" in answer
 
 
 @pytest.mark.parametrize(("factor", "seconds"), [({}, 7200), ({"gpu_stack_timeout_factor": 2.5}, 18000)])
