@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from datetime import date
 from pathlib import Path
@@ -17,8 +18,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.ca
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import live
 
-# What a value may need that exists later: the plan (the hint of facts.yml), what it gives to roles, and facts.
-LATER = ("this play needs the plan of the same run", "ansible_facts", *variables_.role_options())
+# What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
+LATER = ("this play needs the plan of the same run", "ansible_facts")
 
 CLAIM = ".refused-"  # how files in the directory of a run begin that say which host was refused first
 
@@ -70,7 +71,10 @@ class VariablesAction(ActionBase):
             try:
                 values[name] = self._templar.template(raw)
             except AnsibleError as error:
-                if any(word in f"{raw} {error}".replace(name, "") for word in LATER):
+                text = f"{raw} {error}"
+                # What a run gives to a role exists in that role alone.
+                given = variables_.of_same_role(name) & set(re.findall(r"\w+", text))
+                if given or any(word in text for word in LATER):
                     later.append(name)
                 else:
                     mistakes.append(f"{name}: {error}")

@@ -125,6 +125,11 @@ def role_options() -> dict[str, dict[str, Any]]:
     return of_playbooks | {name: option for options in role_inputs.roles().values() for name, option in options.items()}
 
 
+def of_same_role(name: str) -> set[str]:
+    """Return the other variables of the role that a variable is of."""
+    return {other for options in role_inputs.roles().values() if name in options for other in options} - {name}
+
+
 def set_by_user(variables: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     """Return the variables to check, as templates: those of `known`, and those of roles."""
     names = {*known, *role_options()}

@@ -19,8 +19,9 @@ gpu_hosts:
   vars: {ansible_connection: local, ansible_python_interpreter: /no/such/python}
   hosts:
     one: {gpu_stack_cude: "13.2", gpu_stack_wait: soon, gpu_stack_serial: 1}
-    two: {gpu_stack_reboot: "{{ typo }}", tensorflow_env_ca_bundel: /ca.pem, tensorflow_env_path: /srv/tensorflow}
-    right: {gpu_stack_cuda: "13.2", gpu_stack_wait: 5}
+    two: {gpu_stack_reboot: "{{ typo }}", tensorflow_env_ca_bundel: /ca.pem, tensorflow_env_path: /srv/tensorflow,
+      cudnn_packages: ["{{ cudnn_version_full }}"], nccl_packages: ["libcudnn9={{ cudnn_version }}"]}
+    right: {gpu_stack_cuda: "13.2", gpu_stack_wait: 5, cudnn_packages: ["libcudnn9={{ cudnn_version }}"]}
 """
 MISTAKES = (
     "gpu_stack_cude: no such variable; did you mean gpu_stack_cuda?",
@@ -28,6 +29,8 @@ MISTAKES = (
     "gpu_stack_reboot: 'typo' is undefined",
     "tensorflow_env_ca_bundel: no such variable; did you mean tensorflow_env_ca_bundle?",
     "tensorflow_env_path is '/srv/tensorflow'; expected the role's default, /opt/gpuhost/tensorflow: the probe, the",
+    "cudnn_packages: 'cudnn_version_full' is undefined",
+    "nccl_packages: 'cudnn_version' is undefined",  # of another role
 )
 
 
