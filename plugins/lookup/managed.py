@@ -11,7 +11,7 @@ short_description: What each part of the stack has on a host
 version_added: "0.3.0"
 author: gpuhost contributors (!UNKNOWN)
 description:
-  - Returns the parts in the order in which they are installed. A part is a role, C(packages) for the one transaction of
+  - Returns the parts in the order of their installation. A part is a role, C(packages) for the one transaction of
     all roles, or C(plan) for its record on the host.
   - A role lists in its C(vars/main.yml) what it has on a host, which is rendered with its defaults and the host's
     variables. Names that end in C(_resources) are what M(gpuhost.stack.apply) writes, in C(_written) paths that other
@@ -34,7 +34,7 @@ RETURN = r"""
 _raw:
   description:
     - One dictionary, the parts by name. C(for) are the components that need a part, C(with) the roles that it includes,
-      C(component) is that its role has no steps of its own in the order of the installation, C(revision) (default 1) is
+      C(component) says that its role has no steps of its own in tasks/install.yml, C(revision) (default 1) is
       raised when a release changes what its tasks do on a host that has it, C(secrets) are the files of which a record
       has a digest in place of the content. All else is what the part has on a host, by kind.
   type: list

@@ -47,7 +47,7 @@ options:
     elements: str
     default: []
   accept_no_return:
-    description: As of M(gpuhost.stack.package_transaction), which has O(rollback) as C(undo).
+    description: As in M(gpuhost.stack.package_transaction), where O(rollback) is called C(undo).
     type: list
     elements: str
     default: []

@@ -1,7 +1,7 @@
 """The variables of roles, and what roles list with them, as Ansible will see them. Runs on the controller.
 
-Variables of a role are not there outside of it. They are rendered here with its defaults, what the run gives it
-(planning/role_inputs.py) and the host's own variables, of which those of a user win, as in the role itself.
+Outside of a role its variables do not exist. They are rendered here with its defaults, with what the run gives to it
+(planning/role_inputs.py) and with the variables of the host, which win as they do in the role.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import FRAMEWORKS, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
-# What a run gives to a role besides, as a variable of the playbooks and what is appended to a directory.
+# What a run gives to a role from variables of the playbooks, with what is appended where that is a directory.
 SETTINGS = {
     "nvidia_driver_module_signing_key": ("gpu_stack_module_signing_key", ""),
     "nvidia_driver_module_signing_certificate": ("gpu_stack_module_signing_certificate", ""),
@@ -36,7 +36,7 @@ SETTINGS = {
     "smoke_train_data_directory": ("gpu_stack_state_directory", "/cifar10"),
     "gpu_benchmark_data_directory": ("gpu_stack_state_directory", "/cifar10"),
 }
-REINSTALL = "_reinstall"  # how the variables end that the one transaction of all roles makes empty
+REINSTALL = "_reinstall"  # the end of the variables that are empty after the one transaction of all roles
 MODPROBE = "/modprobe.d/"
 
 
@@ -54,7 +54,8 @@ def roles() -> dict[str, dict[str, Any]]:
 class RoleInputs:
     """The variables of roles that a plan decides, by name.
 
-    planned: what a change of is drift; transition: what concerns the way from the present state alone, as a removal.
+    planned: those of which a change is drift; transition: those that only concern the way from the present state, such
+    as what is removed.
     """
 
     planned: Mapping[str, Any]
