@@ -42,7 +42,9 @@ class RoleValues:
         """
         if OF_PLAYBOOKS not in self.variables:
             return {}
-        if facts is None:
+        if facts is None and isinstance(self.variables.get(INPUTS), dict):
+            facts = self.variables  # of the decision that is being made
+        elif facts is None:
             facts = (self.variables.get("__gpu_stack_planned") or {}).get("decided") or {}
         given = dict(facts.get(INPUTS) or {})
         found = role_inputs.of_run(role, self.setting)

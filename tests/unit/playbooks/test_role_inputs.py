@@ -106,6 +106,12 @@ def test_training_waits_as_long_as_the_checks_for_a_release_that_is_not_known_to
     assert given(warnings=[{"code": code, "message": "x"}])["smoke_train_compile_time"] == seconds
 
 
+def test_the_decision_that_is_being_made_counts_and_not_an_earlier_one_of_the_run():
+    earlier = {"gpu_stack_role_inputs": {"cudnn_replaces": ["libcudnn8"]}}
+    found = of_role("cudnn", "cudnn_replaces", earlier, gpu_stack_role_inputs={"cudnn_replaces": ["libcudnn7"]})
+    assert found == ["libcudnn7"]
+
+
 def test_a_role_alone_has_the_defaults_of_its_readme():
     """In a play with roles of ours that is none of our playbooks, nothing is given, even after one of them has run."""
     decided = {"gpu_stack_role_inputs": {"cudnn_replaces": ["libcudnn8"]}}
