@@ -70,6 +70,8 @@ RUN: dict[str, Any] = {
     },
     "__gpu_stack_compared": {"probe": {"gpus": [], "applied": {"nccl": {"damage": {"file /a": "file /a is missing"}}}}},
     "__framework_env_timeout": 7200,
+    "__framework_env_remove_results": ["(that of the role framework_env)"],
+    "__framework_env_jobs": "/root/.ansible_async",
     "__gpu_stack_environments_to_apply": ["tensorflow_env", "pytorch_env"],
     "__gpu_stack_environment": "tensorflow_env",
     "__gpu_stack_components_to_apply": ["cudnn"],

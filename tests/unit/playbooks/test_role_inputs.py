@@ -84,12 +84,6 @@ def test_a_framework_trains_on_the_gpus_that_it_does_not_leave_out(framework, co
     assert of_role("smoke_train", "smoke_train_gpus", decided, smoke_train_framework=framework) == count
 
 
-def test_the_default_toolkit_is_the_planned_one() -> None:
-    decided = {"gpu_stack_role_inputs": given()}
-    home = PLANNED["components"]["cuda"]["home"]
-    assert of_role("cuda_toolkit", "__cuda_toolkit_resources", decided) == [{"alternative": "cuda", "target": home}]
-
-
 def test_it_trains_on_the_gpus_that_the_run_has_chosen():
     chosen = {"gpu_stack_trainings": {"pytorch": {"action": "train", "gpus": [0, 2]}}}
     found = [

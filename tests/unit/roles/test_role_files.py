@@ -16,6 +16,7 @@ SIGNED = {"nvidia_driver_module_signing_key": "/mok.key", "nvidia_driver_module_
 FACTS = {"distribution": "Ubuntu", "distribution_version": "24.04", "architecture": "x86_64"}
 URL = "https://mirror.example/cuda/"
 CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("cuda_toolkit", "default", {"cuda_toolkit_home": "/usr/local/cuda-13.0"}),
     ("env_paths", "present", {}),
     ("env_paths", "absent", {"env_paths_state": "absent", "env_paths_commands": ["nsys"]}),
     ("fabric", "B300", {"fabric_modules": ["ib_umad"]}),
@@ -61,11 +62,11 @@ def rendered(role: str, variables: dict[str, Any]) -> list[dict[str, Any]]:
 def text(resource: dict[str, Any]) -> str:
     """Return a resource as a person reads it: a line, and below it the content of a file."""
     fields = dict(resource)
-    path, content, names = fields.pop("path"), fields.pop("content", ""), fields.pop("names", None)
+    path, content, names = fields.pop("path", ""), fields.pop("content", ""), fields.pop("names", None)
     shown = [
         f"{name}={str(value).replace(str(ROLES), 'ROLES')}" for name, value in fields.items() if value != "present"
     ]
-    lines = [" ".join([path if names is None else f"{path}/{{{','.join(names)}}}", *shown])]
+    lines = [" ".join([path if names is None else f"{path}/{{{','.join(names)}}}", *shown]).lstrip()]
     return "\n".join([*lines, *(f"  | {line}".rstrip() for line in content.splitlines())])
 
 
