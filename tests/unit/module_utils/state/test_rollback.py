@@ -682,7 +682,8 @@ def test_an_environment_that_is_kept_on_a_host_as_it_was_found_is_no_record(envi
 
 
 def test_no_record_gets_the_content_of_a_secret_with_an_environment_that_is_kept(environments, tmp_path):
-    changed, secret = environments.changed, tmp_path / "signing.key"
+    changed, secret = environments.changed, tmp_path / "a signing.key"
+    assert str(secret) < str(environments.link), "the link need not be the first file"
     secret.write_text("private\n")
     changed.record["files"][str(secret)] = file.without_content(file.capture(str(secret)))
     store.write(str(changed.directory), store.VERIFIED, changed.record)
