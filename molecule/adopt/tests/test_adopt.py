@@ -18,7 +18,7 @@ OWN_SOURCE = "/etc/apt/sources.list.d/nvidia-cuda.sources"
 PROJECT = Path(__file__).resolve().parents[3]
 METAS = {"cuda-13-0", "cuda-runtime-13-0", "cuda-drivers"}
 # A login shell that prefers the old toolkit fails the new one's checks.
-IN_THE_WAY = "/usr/local/bin/nvcc"  # as a directory, of the link that the role env_paths writes after the packages
+IN_THE_WAY = "/usr/local/lib/gpuhost"  # as a file, of what roles write into this directory after the packages
 BROUGHT, REQUESTED = "595.71.05", "580.126.16"
 
 HOST = "adopt-guide"
@@ -77,12 +77,12 @@ def test_variables_that_ask_for_something_else_are_refused(playbook, state):
 
 
 def test_a_change_that_fails_goes_back_to_what_was_adopted(playbook, state, differences, as_root):
-    as_root.run_expect([0], f"mkdir {IN_THE_WAY}")
+    as_root.run_expect([0], f"touch {IN_THE_WAY}")
     before = state()
     done = playbook("gpu_host", *THIS, "-e", "gpu_stack_driver=580", "-e", "gpu_stack_cuda=13.2", expect=2)
     assert "It was rolled back: the last verified configuration is restored" in done.stdout
     assert "\n".join(differences(of_stack(before), of_stack(state()))) == ""
-    as_root.run_expect([0], f"rmdir {IN_THE_WAY}")
+    as_root.run_expect([0], f"rm {IN_THE_WAY}")
 
 
 def test_the_driver_that_works_is_kept(playbook, host, as_root):
@@ -105,7 +105,9 @@ def versions(playbook, reports, tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("versions") / "versions.yml"
     probe = reports / "newest/adopt-guide/probe.json"
     command = ["script/plan", "--probe", str(probe), "--request", "tensorflow=none", "--save-versions", str(path)]
-    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    # 1: of the host itself, here of a container's kernel, which keeps no version from being written.
+    assert done.returncode in (0, 1), done.stderr
     return str(path)
 
 
