@@ -115,8 +115,8 @@ options:
     default: []
   managed:
     description:
-      - What each part of the stack manages, as in C(playbooks/group_vars/all/managed.yml). The content of parts that
-        the last complete run has not recorded, or that a later one began to change, is always compared.
+      - What each part of the stack manages, as the lookup P(gpuhost.stack.managed#lookup) has it. The content of parts
+        that the last complete run has not recorded, or that a later one began to change, is always compared.
     type: dict
     default: {}
   state_directory:

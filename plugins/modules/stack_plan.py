@@ -36,8 +36,7 @@ options:
     default: true
   managed:
     description:
-      - What each part of the stack manages on a host. C(for) names the components that need the part, C(with) further
-        roles that it includes, C(commands) files in /usr/local/bin; all other keys name what is watched for changes.
+      - What each part of the stack has on a host, as the lookup P(gpuhost.stack.managed#lookup) returns it.
     type: dict
     required: true
   accept_damage:

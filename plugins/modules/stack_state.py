@@ -70,7 +70,7 @@ options:
     default: []
   resources:
     description:
-      - What the roles may change and a rollback restores, by kind, as in C(playbooks/group_vars/all/managed.yml).
+      - What the roles may change and a rollback restores, by kind, as in the lookup P(gpuhost.stack.managed#lookup).
         C(files) and C(environments) are absolute paths of files and links, C(alternatives) and C(services) names.
       - Of the C(files) that are C(secrets), too, the verified configuration has a digest. The baseline alone has their
         content, so that no rollback brings back an earlier password or key.

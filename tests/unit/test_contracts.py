@@ -276,7 +276,7 @@ def written_paths(path: Path, values: dict[str, Any]) -> Iterator[str]:
     """Yield what the tasks of a file write with these variables; a path that cannot be rendered is an error."""
     for task in tasks_of(path):
         resources = task.get("gpuhost.stack.apply", {}).get("resources", [])
-        if isinstance(resources, list):  # else they are a list of the role's, which the lookup role_files reads
+        if isinstance(resources, list):  # else they are a list of the role's, which the lookup managed reads
             yield from (TEMPLATES.from_string(each["path"]).render(values) for each in resources)
         for module, options in task.items():
             target = options.get("dest", options.get("path")) if isinstance(options, dict) else None
