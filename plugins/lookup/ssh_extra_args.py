@@ -53,7 +53,7 @@ class LookupModule(LookupBase):
         found = {}
         if "hostvars" in known and "inventory_hostname" in known:
             manager = known["hostvars"]._variable_manager
-            found = outranked(manager, self._loader, known["inventory_hostname"], {VARIABLE: None})
+            found = outranked(manager, self._loader, known["inventory_hostname"])
         own = self._templar.template(found[VARIABLE]) if VARIABLE in found else configured()
         return [f"{own or ''} {KEEPALIVE}".strip()]
 

@@ -1,20 +1,19 @@
-"""Find the role variables that an inventory sets where the group_vars/all of a playbook takes precedence over it.
+"""Find the variables that an inventory sets where the group_vars/all of a playbook takes precedence over it.
 
 Ansible lets group_vars/all beside a playbook win over the `vars` of an inventory file and over group_vars/all beside
-the inventory. role_inputs.yml is there, and what a user sets must win over it, wherever the inventory sets it.
+the inventory. connection.yml is there, and the arguments of ssh that a user sets must win, wherever they are set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ansible.inventory.helpers import sort_groups
 from ansible.vars.plugins import get_vars_from_inventory_sources
 
 
-def outranked(variable_manager: Any, loader: Any, host: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the inventory sets for a host below the playbook's group_vars/all, of the variables in `inputs`.
+def outranked(variable_manager: Any, loader: Any, host: str) -> dict[str, Any]:
+    """Return what the inventory sets for a host below the playbook's group_vars/all.
 
     variable_manager, loader: Ansible's own. The values are templates.
     """
@@ -24,5 +23,4 @@ def outranked(variable_manager: Any, loader: Any, host: str, inputs: Mapping[str
     for group in sort_groups(found.get_groups()) if found else ():
         values |= group.vars
     sources = inventory._sources
-    values |= get_vars_from_inventory_sources(loader, sources, [inventory.groups["all"]], "task")
-    return {name: value for name, value in values.items() if name in inputs}
+    return {**values, **get_vars_from_inventory_sources(loader, sources, [inventory.groups["all"]], "task")}

@@ -107,7 +107,7 @@ _NVIDIAS_ROLE = {
     "nvidia_driver_module_file": None,
     "nvidia_driver_module_params": None,
 }
-_SHARED_ROLE = "framework_env"  # the roles that use it set all of its variables
+SHARED_ROLE = "framework_env"  # the roles that use it set all of its variables
 _TYPES = {
     "bool": "true or false",
     "int": "a whole number",
@@ -284,10 +284,10 @@ def _read_elsewhere(name: str, value: Any, options: Mapping[str, Mapping[str, An
         expected = f"the role's default, {options[name]['default']}: {_FIXED[name]}; remove the line"
     elif name in _ASKED_WITH and not is_empty(value):
         expected = f"{_ASKED_WITH[name]}, which the plan reads, too"
-    elif name.startswith(f"{_SHARED_ROLE}_"):
-        own = [f"{part.role}_{name.removeprefix(f'{_SHARED_ROLE}_')}" for part in FRAMEWORKS]
+    elif name.startswith(f"{SHARED_ROLE}_"):
+        own = [f"{part.role}_{name.removeprefix(f'{SHARED_ROLE}_')}" for part in FRAMEWORKS]
         own = [variable for variable in own if variable in options and variable not in _FIXED]
-        expected = " and ".join(own) or f"no such line: the roles that use {_SHARED_ROLE} set it"
+        expected = " and ".join(own) or f"no such line: the roles that use {SHARED_ROLE} set it"
     elif name == "env_paths_commands" and "nvcc" not in value:
         expected = "nvcc in it, which the checks start in every kind of shell"
     elif name == "smoke_train_mirror_url" and urls.user_info(str(value)):

@@ -8,8 +8,8 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.base import EnvironmentPart, PackagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import PACKAGED, PARTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import COMPONENT, PACKAGES, PLAN
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.variables import SHARED_ROLE
 
-ENVIRONMENT_ROLE = "framework_env"  # which the roles of frameworks include
 # The roles that are no component's, with the components that need them.
 BEFORE, AFTER = {"nvidia_repo": ["repository"]}, {"env_paths": ["cuda"], "host_verify": ["driver", "cuda"]}
 COMPONENTS_SOURCE = "/etc/apt/sources.list.d/gpuhost-components.sources"  # of the module apt_components
@@ -31,7 +31,7 @@ def parts(listed: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     }
     for part in PARTS:
         if isinstance(part, EnvironmentPart):
-            found[part.role]["with"] = [ENVIRONMENT_ROLE]
+            found[part.role]["with"] = [SHARED_ROLE]
         elif isinstance(part, PackagedPart) and not part.has_steps:
             found[part.role][COMPONENT] = True
     for role in found.keys() & listed.keys():

@@ -31,5 +31,6 @@ def test_what_is_set_below_the_playbook(tmp_path: Path) -> None:
     )
     loader = DataLoader()
     manager = VariableManager(loader, InventoryManager(loader, sources=[str(path)]))
-    found = outranked(manager, loader, "one", dict.fromkeys("abcde"))
-    assert found == {"a": "file", "b": "group", "c": "{{ template }}"}
+    found = outranked(manager, loader, "one")
+    expected = {"a": "file", "b": "group", "c": "{{ template }}", "other": 1}
+    assert {name: found.get(name) for name in (*expected, "d", "e")} == {**expected, "d": None, "e": None}
