@@ -221,16 +221,16 @@ def main() -> None:
         }
         for path, states in found.items()
     ]
+    if not module.check_mode:
+        failed = effects.run()
+        if failed:
+            module.fail_json(msg="The files are written, but %s" % "; ".join(failed), changed=bool(found))
     try:
         for each in chosen:
             if each["path"] is None:
                 differences += select(module, each["alternative"], each["target"])
     except ValueError as error:
         module.fail_json(msg=str(error), changed=bool(found))
-    if not module.check_mode:
-        failed = effects.run()
-        if failed:
-            module.fail_json(msg="The files are written, but %s" % "; ".join(failed), changed=bool(found))
     paths = sorted(difference["after_header"] for difference in differences)
     module.exit_json(changed=bool(paths), paths=paths, diff=differences if module._diff else [])
 

@@ -67,12 +67,12 @@ class Effects:
         """Run what is waiting; return what failed, a sentence each: effects stay recorded then, for the next run."""
         failed, self.failed = self.failed, []
         for effect in sorted(self.waiting, key=lambda effect: _ORDER.index(effect.split(" ")[0])):
+            command = None if effect == LISTS else _command(effect)
             if effect == LISTS:
                 if self.lists is None:
                     continue
                 failed += filter(None, [self.lists.refresh()])
-            command = _command(effect)
-            if command is not None:
+            elif command is not None:
                 rc, _out, err = self.run_command(command)
                 if rc and not (effect.startswith(RESTART) and rc == NO_UNIT):
                     failed.append(_failure(command, rc, err))
@@ -134,6 +134,6 @@ def _command(effect: str) -> list[str] | None:
             return ["systemctl", "daemon-reload"]
         starts = unit.endswith(".timer") and os.path.exists(UNITS + unit)
         return ["systemctl", "restart" if starts else "try-restart", unit]
-    if name == LISTS or (name == UPDATE_GRUB and shutil.which("update-grub") is None):
+    if name == UPDATE_GRUB and shutil.which("update-grub") is None:
         return None
     return [name]

@@ -124,6 +124,8 @@ def test_a_file_that_vault_encrypted_is_decrypted(role: Role) -> None:
         ),
         ({"path": "/a", "content": "x", "mode": "rw"}, "the mode of /a is 'rw', expected octal digits such as 0644"),
         ({"path": "a", "content": "x"}, "the path is 'a', expected an absolute one"),
+        ({"target": "/a"}, "expected a path, or an alternative and its target, found ['target']"),
+        ({"alternative": "cuda"}, "expected a path, or an alternative and its target, found ['alternative']"),
         ({"path": "/a", "text": "x"}, "Unsupported parameters"),
         ({"path": "/a", "template": "none.j2"}, "none.j2"),
     ],
