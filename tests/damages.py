@@ -227,13 +227,15 @@ def pairs() -> list[tuple[Damage, Damage]]:
     return [(one, other) for one, other in itertools.combinations(alone, 2) if thing(one) != thing(other)]
 
 
-def run_on(host: Any, packages: Packages, command: str) -> None:
-    """Run the command of a damage on a testinfra host as root; it must succeed."""
+def run_on(host: Any, packages: Packages, *commands: str) -> None:
+    """Run the commands of damages on a testinfra host as root; each must succeed."""
     home = host.run_expect([0], "readlink -f /etc/alternatives/cuda").stdout.strip()
     unhold = packages.words.unhold(packages.versions("libcudnn9-cuda-*"))
     names = f"CUDA={home} LIB={packages.LIBRARIES} ENV=/opt/gpuhost/tensorflow UNHOLD_CUDNN='{unhold}'"
     host.run_expect(
-        [0], "bash -c %s", f"set -e; export {names}; SITE=$(echo $ENV/lib/python*/site-packages)\n{command}"
+        [0],
+        "bash -c %s",
+        f"set -e; export {names}; SITE=$(echo $ENV/lib/python*/site-packages)\n" + "\n".join(commands),
     )
 
 
