@@ -23,7 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions.secret_envir
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 
 JOB_SECONDS = 7 * 24 * 3600  # after which async_wrapper kills it; apt itself knows no limit
-POLL_SECONDS = (0.5, 1, 2, 3, 5)  # between two polls; the last one repeats
+POLL_SECONDS = (0.5, 1, 1.5, 2)  # between two polls; the last one repeats
 LOST_SECONDS = 600.0  # the default of lock_timeout in the modules
 STATUS = "ansible.legacy.async_status"
 # apt's progress-reporting.md: dlstatus:FILES:PERCENT:TEXT while it downloads, pmstatus:PACKAGE:PERCENT:TEXT afterwards.
