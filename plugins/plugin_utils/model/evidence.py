@@ -85,8 +85,3 @@ class TrainingResult:
     def verifies(self) -> bool:
         """Whether it verifies a host: it passed, or gpu_stack_unknown accepts what has no answer."""
         return self.status == PASS or (self.status == UNKNOWN and self.unknown_accepted)
-
-    @property
-    def failed_for_unknown(self) -> bool:
-        """Whether it failed the run for want of an answer; if that is accepted, something else failed."""
-        return self.status == UNKNOWN and not self.unknown_accepted
