@@ -581,7 +581,5 @@ class Transaction:
         damaged = [package.name for package in before.damaged]
         lost = [n for n in damaged if before.packages[n].held and not after.packages[n].held and n not in after.unheld]
         unheld = after.unheld + lost
-        if unheld:
-            states = restore.states(unheld, after.packages, automatic)
-            store.record_packages(self.directory, states)
-            self.manager.mark("hold", unheld)
+        store.record_packages(self.directory, restore.states(unheld, after.packages, automatic))
+        self.manager.mark("hold", unheld)

@@ -165,6 +165,18 @@ def test_what_a_killed_transaction_of_gpuhosts_left_is_finished(host: RealApt) -
     )
 
 
+def test_a_missing_dependency_of_gpuhosts_packages_is_installed_first(host: RealApt) -> None:
+    """Somebody removed it by force. Check mode ends there: apt simulates nothing else until it is installed."""
+    assert host.do("dpkg", "--remove", *SET).returncode == 0
+    host.unpacked(host.repository / f"nvidia-driver-cuda_{NEW}_all.deb")
+    store.record_packages(str(host.state), {"nvidia-driver-cuda": None, "nvidia-modprobe": None})
+    before, request = host.shown(), EMPTY._replace(packages=parse(f"nvidia-persistenced={NEW}"))
+    missing, others = f"nvidia-modprobe (new) {NEW}", ["linux-headers-generic 6.8.0-71 -> 6.8.0-88"]
+    assert host.run_transaction(request, check=True).changes == [missing]
+    assert host.shown() == before
+    assert host.run_transaction(request).changes == [missing, *others, f"nvidia-persistenced (new) {NEW}"]
+
+
 # Unfinished packages ----------------------------------------------------------------------------------------------
 
 
