@@ -245,7 +245,7 @@ class Apt(PackageManager):
                 (need.name, package.version)
                 for package, needs in shown
                 for need in needs
-                if need.operator in ("", ">=", "<=") and need.name not in {**found, **exact}
+                if need.operator in ("", ">=") and need.name not in {**found, **exact}
             ]
             offered = self.offered(sorted({name for name, _version in loose}))
             same = {name: apt_output.same_version(version or "", offered.get(name, [])) for name, version in loose}
