@@ -508,7 +508,7 @@ class Apt(PackageManager):
         """Return why `keep` could not keep the file of a package, by name, as far as that can be seen."""
         found = [Package(name, version) for name, version in sorted(versions.items())]
         unkept = [package for package in found if not self.is_kept(package) and not self._cached(package)]
-        offers = self.offered([package.name for package in unkept]) if unkept else {}
+        offers = self.offered([package.name for package in unkept])
         gone = [package.name for package in unkept if package.version not in offers.get(package.name, ())]
         reasons = {name: repack.wrong(self.root, name) for name in gone}
         return {name: why for name, why in reasons.items() if why}

@@ -132,7 +132,12 @@ def test_a_part_that_others_hold_stays(host: RealApt) -> None:
 
 
 def test_versions_of_packages_that_are_not_requested_bind_those_that_are_there_or_come(host: RealApt) -> None:
-    """A file of a fleet's versions has them, and the repository offers newer ones."""
+    """A file of a fleet's versions has them, and the repository offers newer ones. Settings alone are no package."""
+    path = "/etc/nvidia.conf"
+    settings = host.build("nvidia-settings", {path: "x\n"}, f"{OLD}-1ubuntu1", conffiles=[path])
+    host.install(settings)
+    host.offer(settings)
+    assert host.do("dpkg", "--remove", "nvidia-settings").returncode == 0
     host.run_transaction(REQUEST._replace(packages=parse(f"nvidia-firmware={NEW}-1ubuntu1")))
     given = [f"{name}={OLD}-1ubuntu1" for name in ("nvidia-firmware", "nvidia-persistenced", "nvidia-settings")]
     asked = REQUEST._replace(packages=parse("nvidia-dkms-open", "nvidia-persistenced"), versions=parse(*given))
@@ -142,6 +147,7 @@ def test_versions_of_packages_that_are_not_requested_bind_those_that_are_there_o
         f"nvidia-firmware {OLD}-1ubuntu1",
         f"nvidia-persistenced {OLD}-1ubuntu1",
     ]
+    assert f"nvidia-settings {OLD}-1ubuntu1 deinstall ok config-files" in host.shown()
 
 
 def test_a_version_that_no_repository_offers_is_refused_before_anything_changes(

@@ -177,6 +177,21 @@ def test_a_missing_dependency_of_gpuhosts_packages_is_installed_first(host: Real
     assert host.run_transaction(request).changes == [missing, *others, f"nvidia-persistenced (new) {NEW}"]
 
 
+@pytest.mark.parametrize("check", [False, True])
+def test_a_missing_dependency_is_not_installed_where_a_held_package_would_change_with_it(
+    host: RealApt, check: bool
+) -> None:
+    assert host.do("dpkg", "--remove", *SET).returncode == 0
+    for name in ("nvidia-driver-cuda", "nvidia-persistenced"):
+        host.unpacked(host.repository / f"{name}_{NEW}_all.deb")
+    store.record_packages(str(host.state), dict.fromkeys(("nvidia-driver-cuda", "nvidia-persistenced")))
+    host.hold("linux-headers-generic")
+    before = host.shown()
+    with pytest.raises(transaction.TransactionError, match=r"linux-headers-generic \(>= 6\.8\.0-88\) but 6\.8\.0-71"):
+        host.run_transaction(EMPTY._replace(packages=parse(f"nvidia-modprobe={NEW}")), check)
+    assert host.shown() == before
+
+
 # Unfinished packages ----------------------------------------------------------------------------------------------
 
 
