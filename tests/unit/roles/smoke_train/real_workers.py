@@ -24,11 +24,7 @@ import train_process
 FILES = Path(train_checks.__file__).parent
 TIMEOUT = 240  # seconds, for a busy machine; a run takes about ten
 RECORD_BYTES = 3073
-# Settings that the criteria must fit: those of the demo's hosts, and the defaults.
-LEARNING = [
-    pytest.param(("--blocks", "1", "--batch-size", "64", "--train-steps", "30", "--time-limit", "240"), id="demo"),
-    pytest.param((), id="defaults"),
-]
+DEMO = ("--blocks", "1", "--batch-size", "64", "--train-steps", "30", "--time-limit", "240")  # of the demo's hosts
 SMALL = ("--blocks", "1", "--batch-size", "32", "--train-steps", "12", "--time-limit", "120")
 
 
