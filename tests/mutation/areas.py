@@ -44,6 +44,7 @@ AREAS = {
             "module_utils/state",
             "modules/test_stack_state.py",
             "action/test_stack_plan.py",
+            "module_utils/packages/test_one_gate.py",
         ),
     ),
     "packages": Area(

@@ -605,6 +605,9 @@ def test_every_damaged_package_is_repaired(packaged: Path, systemd: Systemd) -> 
     found = differences(*place, contents=True, managed={"packages": {}})["packages"]
     assert sorted(found["repairs"]["packages"]) == ["libnccl2", "tool"]
     assert len(found["changed"]) == 2
+    name = "content of tool"
+    accepting = differences(*place, contents=True, managed={"packages": {}}, accepted=[name])["packages"]
+    assert (accepting["repairs"]["packages"], list(accepting["accepted"])) == (["libnccl2"], [name])
     with pytest.raises(ValueError, match=r"gpu_stack_accept_damage: content of libnccl2; content of tool$"):
         applied.record(str(packaged / "var/lib/gpuhost"), parts, str(packaged), systemd, repaired=["libnccl2", "tool"])
 
