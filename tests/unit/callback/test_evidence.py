@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from junitparser import JUnitXml
 
-from tests.unit import ansible_runs
-from tests.unit.ansible_runs import COLLECTIONS, Done, empty_apt
+from tests.unit.ansible_runs import empty_apt
 from tests.unit.plugin_utils.report.test_earlier import OF_A_RUN, REUSED
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -46,30 +45,19 @@ def started(
     folder: Path, plays: str, *words: str, hosts: str = "localhost,", stderr: Any = subprocess.PIPE, **settings: str
 ) -> subprocess.Popen[str]:
     """Start `plays` in `folder`, with reports in its subdirectory `reports`; `settings` are environment variables."""
-    command, environment = of_a_run(folder, plays, *words, hosts=hosts, **settings)
+    (folder / "play.yml").write_text(plays)
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "play.yml"), "-i", hosts]
+    own = {"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "GPUHOST_REPORTS": str(folder / "reports"), "NO_COLOR": "1"}
+    command += ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", *words]
+    environment = {name: value for name, value in {**os.environ, **own, **ENABLED, **settings}.items() if value}
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
-def of_a_run(
-    folder: Path, plays: str, *words: str, hosts: str = "localhost,", **settings: str
-) -> tuple[list[str], dict[str, str]]:
-    """Write `plays`, and return the command that runs them, with its environment."""
-    (folder / "play.yml").write_text(plays)
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "play.yml"), "-i", hosts]
-    own = {
-        **COLLECTIONS,
-        "ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"),
-        "GPUHOST_REPORTS": str(folder / "reports"),
-        "NO_COLOR": "1",
-    }
-    command += ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", *words]
-    environment = {name: value for name, value in {**os.environ, **own, **ENABLED, **settings}.items() if value}
-    return command, environment
-
-
-def play(folder: Path, plays: str, *words: str, **settings: str) -> Done:
+def play(folder: Path, plays: str, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run `plays` to their end; see `started`."""
-    return ansible_runs.run(*of_a_run(folder, plays, *words, **settings), folder)
+    process = started(folder, plays, *words, **settings)
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def report(run: Path) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def plan(tmp_path: Path, variables: dict[str, object], *files: str) -> Done:
     given = (json.dumps({"ansible_become": False, **variables}), *files)
     words = ("-i", "inventories/local", *INTERPRETER, *(word for each in given for word in ("-e", each)))
     settings = {"GPUHOST_REPORTS": str(tmp_path / "reports"), **empty_apt(tmp_path / "apt")}
-    return run_playbook(PROJECT, "playbooks/plan.yml", *words, in_process_list=True, **settings)
+    return run_playbook(PROJECT, "playbooks/plan.yml", *words, **settings)
 
 
 def test_the_probe_reads_the_repository_through_the_proxy(tmp_path: Path, proxy: str) -> None:
