@@ -44,20 +44,20 @@ def rerun(playbook, reports):
 
 
 @pytest.fixture(scope="module")
-def known() -> list[dict[str, list[str]]]:
-    """Return a list of the state in which the last test left the host, empty if it failed."""
+def last_state() -> list[dict[str, list[str]]]:
+    """Return a list with the state that the last check found unchanged, empty if it found a difference."""
     return []
 
 
 @pytest.fixture
-def unchanged(state, differences, known):
-    """Return a function that lists the differences since the test began, which is where the one before has ended."""
-    before = known.pop() if known else state()
+def unchanged(state, differences, last_state):
+    """Return a function that lists the differences since the last check, or since the test began if that found some."""
+    before = last_state.pop() if last_state else state()
 
     def check() -> list[str]:
         now = state()
         found = differences(before, now)
-        known[:] = [] if found else [now]
+        last_state[:] = [] if found else [now]
         return found
 
     return check
@@ -67,13 +67,17 @@ def unchanged(state, differences, known):
 LEFT_OUT = [("--skip-tags", "verify,smoke_train,env_paths"), ("--tags", "nvidia_driver")]
 
 
-# Of a directory the mode is changed, as its content is others'.
-EDIT = """
-if [ -d "$1" ] && [ ! -L "$1" ]; then chmod 0700 "$1"
-elif [ "$2" = delete ]; then rm "$1"
-elif [ -L "$1" ]; then ln -sfn /bin/true "$1"
-else echo '# edited' >> "$1" && chmod 0600 "$1"
-fi"""
+# Shell functions. Of a directory the mode is changed, as its content is others'.
+DAMAGE_FILES = """set -e
+is_directory() { [ -d "$1" ] && [ ! -L "$1" ]; }
+delete() { if is_directory "$1"; then chmod 0700 "$1"; else rm "$1"; fi; }
+edit() {
+  if is_directory "$1"; then chmod 0700 "$1"
+  elif [ -L "$1" ]; then ln -sfn /bin/true "$1"
+  else echo '# edited' >> "$1" && chmod 0600 "$1"
+  fi
+}
+"""
 
 
 def existing(host, paths: list[str]) -> list[str]:
@@ -111,8 +115,8 @@ def test_edited_and_deleted_files_are_restored(part, as_root, managed_files, rer
         pytest.skip(f"{part}: the plan of this host has no such file")
     for turn in (0, 1):
         paths = [path for paths in edited.values() for path in paths]
-        calls = [f"edit {path} {'delete' if number % 2 == turn else 'keep'}" for number, path in enumerate(paths)]
-        as_root.run_expect([0], "sh -c %s", "\n".join(["set -e", f"edit() {{ {EDIT}", "}", *calls]))
+        calls = [f"{'delete' if number % 2 == turn else 'edit'} {path}\n" for number, path in enumerate(paths)]
+        as_root.run_expect([0], "sh -c %s", DAMAGE_FILES + "".join(calls))
         found = rerun()
         assert set(found) == set(edited)
         for name, paths in edited.items():
@@ -304,6 +308,7 @@ def test_next_run_after_a_failed_check_runs_every_part_and_repairs_what_no_recor
     found = rerun()
     assert len(found) > 5
     assert any("content of" in reason and "/bin/nvcc is missing" in reason for reason in found["packages"])
+    assert rerun() == {}
     playbook("verify")
 
 
