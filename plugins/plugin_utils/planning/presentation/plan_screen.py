@@ -88,11 +88,13 @@ def plan_screen(
     warnings = [*plan.warnings, *(host.warnings if host else ())]
     offline = any(warning.code == _NOT_READ for warning in warnings)
     warnings = [warning for warning in warnings if warning.code != _NOT_READ]
+    shown = [each for each in warnings if _is_shown(each, screen.style, host)]
+    left_out = counted(len(warnings) - len(shown), "warning") if len(shown) < len(warnings) else ""
     if plan.ok and host and host.is_unchanged:
-        screen.put(f"The host matches the plan: {_stays(host.diff)}.{screen.more}", indent=2, hang=2)
+        screen.put(f"The host matches the plan: {_stays(host.diff)}.{screen.more(left_out)}", indent=2, hang=2)
         screen.reasons(plan)
         screen.damage(host)
-        screen.warnings(warnings, is_changing=False)
+        screen.warnings(shown)
         return screen.text
     if plan.ok:
         if not host or host.diff.changes or host.refused:
@@ -100,7 +102,9 @@ def plan_screen(
         screen.reasons(plan)
         if host:
             screen.effects(host)
-    screen.warnings(warnings, is_changing=not host or host.diff.changes)
+    screen.warnings(shown)
+    if left_out:
+        screen.put(f"{left_out} as before ({screen.style.option})", indent=2)
     screen.problems(plan, host)
     if not plan.ok:
         problems = counted(len(plan.problems) + len(host.refused if host else ()), "problem")
@@ -117,7 +121,7 @@ def plan_screen(
     if host:
         screen.put(f"Reboot: {host.outlook.reboot}, {host.outlook.because}{host.outlook.console}.", hang=8)
     if then:
-        screen.put(f"Next: {then}{screen.more}", hang=6, command=then)
+        screen.put(f"Next: {then}{screen.more()}", hang=6, command=then)
     return screen.text
 
 
@@ -132,10 +136,10 @@ class _Screen:
     def text(self) -> str:
         return "\n".join(self._lines)
 
-    @property
-    def more(self) -> str:
-        """The end of a line that leaves the reasons out."""
-        return "" if self.style.why else f"   ({self.style.option}: reasons)"
+    def more(self, left_out: str = "") -> str:
+        """Return the end of a line that leaves the reasons out, and perhaps something else."""
+        what = ", ".join(filter(None, ("reasons", left_out)))
+        return "" if self.style.why else f"   ({self.style.option}: {what})"
 
     def put(self, text: str, indent: int = 0, hang: int = 0, paint: str = "", command: str = "") -> None:
         """Add text, in as many lines as it takes; hang: how much further the lines after the first are indented."""
@@ -198,16 +202,10 @@ class _Screen:
         if len(shown) < len(texts):
             self.put(f"{start}and {len(texts) - len(shown)} more ({self.style.option})", indent=2)
 
-    def warnings(self, warnings: Sequence[PlanWarning], is_changing: bool) -> None:
-        """Add the warnings; those that only inform are counted where nothing changes."""
-        shown = [warning for warning in warnings if is_changing or warning.code not in _FOR_INFORMATION]
-        for warning in warnings if self.style.why else shown:
+    def warnings(self, warnings: Sequence[PlanWarning]) -> None:
+        """Add warnings."""
+        for warning in warnings:
             self.put(f"warning  {warning.code}: {warning.message}", hang=9, paint="warning")
-        if len(shown) < len(warnings) and not self.style.why:
-            self._count(len(warnings) - len(shown))
-
-    def _count(self, number: int) -> None:
-        self.put(f"{counted(number, 'warning')} as before ({self.style.option})", indent=2)
 
     def problems(self, plan: Plan, host: HostView | None) -> None:
         """Add the problems, each with its remedy; what was tried for a plan follows its last problem."""
@@ -222,6 +220,12 @@ class _Screen:
         self.put(f"problem  {problem.code}: {problem.message}", hang=9, paint="problem")
         if with_remedy:
             self.put(f"remedy: {problem.remedy}", indent=9, hang=2, paint="remedy")
+
+
+def _is_shown(warning: PlanWarning, style: Style, host: HostView | None) -> bool:
+    """Return whether a warning is shown; one that only informs is counted where nothing changes."""
+    is_changing = host is None or host.diff.changes
+    return style.why or is_changing or warning.code not in _FOR_INFORMATION
 
 
 def _rows(plan: Plan, host: HostView | None) -> Iterator[tuple[str, str, str, list[str]]]:

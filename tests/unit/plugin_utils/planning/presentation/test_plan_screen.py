@@ -65,15 +65,19 @@ def test_a_bare_host(snapshot: SnapshotAssertion) -> None:
     assert plan_screen(plan, view(plan, Probe.from_json(PROBE)), "gpu01", then=THEN) == snapshot
 
 
-def test_a_host_that_matches_its_plan_takes_two_lines(snapshot: SnapshotAssertion) -> None:
+def warned() -> Plan:
+    """Return a plan of a library, with a warning that only informs."""
     plan = make_plan({"nccl": NCCL}, {"driver": "none"})
-    plan = dataclasses.replace(plan, warnings=(PlanWarning("ptx-jit", "compiled at the first start"),))
-    probe = make_probe(packages=packages(*NCCL["packages"]))
+    return dataclasses.replace(plan, warnings=(PlanWarning("ptx-jit", "compiled at the first start"),))
+
+
+def test_a_host_that_matches_its_plan_takes_two_lines(snapshot: SnapshotAssertion) -> None:
+    plan, probe = warned(), make_probe(packages=packages(*NCCL["packages"]))
     assert plan_screen(plan, view(plan, probe), "gpu01", then=THEN) == snapshot
 
 
 def test_what_is_repaired_is_named_with_its_reason(snapshot: SnapshotAssertion) -> None:
-    plan = make_plan({"nccl": NCCL}, {"driver": "none"})
+    plan = warned()
     probe = make_probe(packages=packages(*NCCL["packages"]))
     host = view(
         plan, probe, to_apply=["packages: /usr/lib/libnccl.so.2 is missing"], damage=["Accepted damage: file /b"]
