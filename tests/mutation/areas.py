@@ -25,7 +25,12 @@ class Area:
 AREAS = {
     "resolver": Area(
         ("plugins/plugin_utils/resolver/**/*.py", "plugins/plugin_utils/components/**/*.py"),
-        ("plugin_utils/resolver", "plugin_utils/components", "plugin_utils/plan_command/test_plan_cli.py"),
+        (
+            "plugin_utils/resolver",
+            "plugin_utils/components",
+            "plugin_utils/model",
+            "plugin_utils/plan_command/test_plan_cli.py",
+        ),
     ),
     "checks": Area(
         ("plugins/module_utils/checks/*.py", "plugins/module_utils/nvidia/*.py"),

@@ -19,7 +19,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import Variable, is_empty
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.choices import published
 
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")  # as Ansible reads a bool
+# The words of ansible.module_utils.parsing.convert_bool.
+_TRUE, _FALSE = ("true", "t", "yes", "y", "on", "1"), ("false", "f", "no", "n", "off", "0")
 # What people type for a component; YAML makes true and false of yes and no without quotes.
 _WORDS = {
     **dict.fromkeys(("no", "off", "false"), "none"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible.module_utils.parsing.convert_bool import BOOLEANS, boolean
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from syrupy.assertion import SnapshotAssertion
@@ -50,6 +51,11 @@ from tests.unit.frozen_catalog import frozen_catalog
 )
 def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, str]) -> None:
     assert user_request.from_mapping(values)[expected[0]] == expected[1]
+
+
+@pytest.mark.parametrize("word", sorted(word for word in BOOLEANS if isinstance(word, str)))
+def test_a_bool_is_what_ansible_takes_it_for(word: str) -> None:
+    assert user_request.from_mapping({"adopt": word.title()})["adopt"] == str(boolean(word)).lower()
 
 
 @pytest.mark.parametrize(
