@@ -30,6 +30,7 @@ AREAS = {
             "plugin_utils/components",
             "plugin_utils/model",
             "plugin_utils/plan_command/test_plan_cli.py",
+            "plugin_utils/planning/test_removals.py",
         ),
     ),
     "checks": Area(

@@ -226,6 +226,7 @@ def test_a_described_gpu_that_exists_on_arm_alone_is_refused(device):
     assert made.problems[0].message.startswith(products()[device]["name"])
     assert "--arch aarch64" in made.problems[0].remedy
     assert made.remedies == ()
+    assert all(part is None for part in made.components.values())
 
 
 def test_which_a_release_without_arm_does_not_serve_either():

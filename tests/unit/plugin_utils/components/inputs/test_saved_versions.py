@@ -14,6 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.sa
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.resolver.present.present_cases import Root
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, picked
 
@@ -70,6 +71,16 @@ def test_the_next_host_gets_what_the_first_one_got(tmp_path: Path, first: tuple[
     assert picked(found.to_json()) == picked(plan.to_json())
     assert packages(found) == packages(plan)
     assert list(map(str, found.versions)) == ["cuda-nvcc-13-0=13.0.88-1"]
+
+
+def test_a_host_with_nvswitches_gets_what_the_first_one_did_not_need(tmp_path: Path, first: tuple[Plan, Saved]) -> None:
+    """What the file does not have is still offered."""
+    root = Root(tmp_path / "next")
+    for name, value in {"vendor": "0x10de", "device": "0x22a3", "class": "0x068000"}.items():
+        put(root.root, f"/sys/bus/pci/devices/0000:c0:00.0/{name}", f"{value}\n")
+    found = root.plan(LATER | {"nvidia-fabricmanager": ("580.178.04-1", "580.126.16-1")}, first[1])
+    assert found.ok, found.problems
+    assert {*packages(found)} - {*packages(first[0])} == {"nvidia-fabricmanager=580.126.16-1"}
 
 
 def test_without_the_file_it_gets_newer_ones(tmp_path: Path, first: tuple[Plan, Saved]) -> None:
