@@ -356,7 +356,7 @@ def _flavour(
             return flavour, []
     if fitting:
         return fitting[0], []  # gpu_driver_problems names the GPUs that this version does not know
-    fallback = (allowed or shipped or branch.kernel_modules)[0]
+    fallback = (shipped or branch.kernel_modules)[0]
     if not accepted:
         return fallback, [mixed_modules_problem(context)]
     if asked not in ("auto", *accepted):
