@@ -232,7 +232,7 @@ def _present(context: ResolveContext) -> list[Candidate]:
     return [
         Candidate(
             "keep",
-            {"fabric.version": versions.upstream(package.version), "fabric.source": "", "fabric.stack": ""},
+            {"fabric.version": versions.upstream(package.version), "fabric.source": ""},
             because=f"{package.name} {package.version} stays: it is of the driver that stays",
         )
         for package in found
