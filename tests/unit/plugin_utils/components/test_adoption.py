@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from syrupy.assertion import SnapshotAssertion
 
+from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.module_utils.host_files import link, put
 from tests.unit.plugin_utils.resolver.present.present_cases import Root
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, picked
@@ -53,7 +56,7 @@ def host(name: str, root: Path) -> Root:
 
 
 def adopted(plan: Plan) -> dict[str, Any]:
-    """Return the versions of the components that a plan has, without frameworks."""
+    """Return the versions of the components that a plan has."""
     assert plan.ok, plan.problems
     return {name: version for name, version in picked(plan.to_json()).items() if version}
 
@@ -214,6 +217,17 @@ def test_of_toolkits_side_by_side_it_is_the_one_in_use_or_asked_for(
     (problem,) = there.plan(adopt="true", cuda="12.4").problems
     assert "the host has" in problem.message
     assert {"13.0.2", "12.8.1"} <= set(problem.message.split())
+
+
+@pytest.mark.parametrize(("python", "expected"), [("3.12", {"tensorflow": "2.21.0"}), ("3.11", {})])
+def test_an_environment_is_adopted_with_the_python_that_is_planned(
+    tmp_path: Path, python: str, expected: dict[str, str]
+) -> None:
+    there = host("nvidia-guide", tmp_path)
+    put(tmp_path, "/usr/bin/python3.12")
+    probe = dataclasses.replace(there.probe(), environments={"tensorflow": Environment("2.21.0", python)})
+    plan = plan_for_probe(probe, {"adopt": "true"}, frozen_catalog())
+    assert adopted(plan) == {**ADOPTED["nvidia-guide"], **expected}
 
 
 def nvswitch(there: Root) -> None:
