@@ -23,7 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scenarios i
 
 _NOTHING_ASKED = ("auto", "none", "fallback")
 _MAX_REMEDIES = 3
-_GPU_CODES = ("gpu-", "mixed-gpus", "unknown-gpu")
+_GPU_CODES = ("gpu-", "mixed-gpus")
 
 
 def find_remedies(

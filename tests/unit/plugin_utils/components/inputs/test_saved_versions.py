@@ -99,6 +99,8 @@ def test_what_the_first_host_has_is_no_drift_there(tmp_path: Path, first: tuple[
     root.add(NVCC)
     found = root.plan(LATER, saved)
     assert packages(found) == packages(plan)
+    kept = [reason.component for reason in found.reasons if reason.because.startswith("kept: verified")]
+    assert kept == ["driver", "cuda", "cudnn", "nccl"]
     assert saved_versions.differing(found, root.probe(LATER)) == []
 
 
