@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import role_defaults
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import host_of, resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli
+
+from tests.unit.plugin_utils.resolver.present.present_cases import Root
 
 MEMBERS = ("rocky", "almalinux", "rhel", "centos")
 H100 = HostGpu("10de:2330", compute_capability="9.0")
@@ -116,6 +119,12 @@ def test_python_is_not_that_of_dnf() -> None:
         planned(pythons=("3.9", "3.11"), default_python="3.9", described=False).components["tensorflow"].python
         == "3.11"
     )
+
+
+def test_another_python_is_one_of_a_run_that_installs_packages(tmp_path: Path) -> None:
+    probe = Root(tmp_path, "rocky-9").probe()
+    pythons = {scope: host_of(load_catalog(), asking(scope=scope), probe).pythons for scope in ("host", "frameworks")}
+    assert {scope: "3.12" in found for scope, found in pythons.items()} == {"host": True, "frameworks": False}
 
 
 @pytest.mark.parametrize(("member", "release"), [*itertools.product(MEMBERS, ("9", "10"))])
