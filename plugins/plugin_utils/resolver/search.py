@@ -220,12 +220,8 @@ class _Search:
         return _facts(path[name] for name in self.after[choice.name] if name in path)
 
     def _evaluate(self, choice: Choice, facts: Facts, path: Path) -> Callable[[Candidate], Evaluated]:
-        """Return what evaluates candidates by the rules of their choice about what it knows.
-
-        And by those of others, where it is left out if it fails.
-        """
-        known = {choice.name, *(name.partition(".")[0] for name in facts)}
-        rules = [rule for rule in self.rules[choice.name] if rule.choices <= known]
+        """Return what evaluates candidates by the rules of their choice, an optional one by those of others too."""
+        rules = self.rules[choice.name]
         if not choice.optional:
             return lambda candidate: Evaluated(candidate, rules, (), facts)
         others = [rule for name in path for rule in self.rules[name] if choice.name in rule.choices]

@@ -111,6 +111,15 @@ def host(tmp_path: Path) -> Host:
     return found
 
 
+def test_it_has_a_version_that_only_the_repository_knows(host: Host) -> None:
+    version, none = "580.199.01", dict.fromkeys(("cuda", "cudnn", "nccl"), "none")
+    known = host.plan(driver="580", **none).components
+    parts = [part for part in (known["driver"], known["fabric"]) if part]
+    host.offers = {package.name: (f"{version}-1ubuntu1",) for part in parts for package in part.all_packages}
+    plan = host.plan(driver="580", **none)
+    assert (driver(plan), fabric(plan)["version"]) == (version, version)
+
+
 # What is planned ------------------------------------------------------------------------------------------------------
 
 
