@@ -97,8 +97,7 @@ def text(plan: Plan, architecture: str, probe: Probe | None, catalog: Catalog) -
                 request[choice.name] = "none"
             continue
         request[choice.name] = component.full_version
-        values = {field: str(getattr(component, attribute)) for field, attribute in choice.options.items()}
-        request |= {field: value for field, value in values.items() if value}
+        request |= {field: str(getattr(component, attribute)) for field, attribute in choice.options.items()}
         if isinstance(component, PackagedComponent):
             packages[choice.name] = dict(sorted(_closure(component, probe, catalog).items()))
     content = {"schema": SCHEMA, "distribution": plan.distribution, "architecture": architecture}
