@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import INSTALL, KEEP
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
@@ -24,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present imp
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.resolver.present.present_cases import Root
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, picked
 
@@ -381,6 +383,33 @@ def test_a_verified_driver_of_the_archive_is_shown_in_its_installed_version(tmp_
     plan = root.plan(cuda="none")
     assert next(r.choice for r in plan.reasons if r.component == "driver") == "580.126.09"
     assert "security-floor" in [warning.code for warning in plan.warnings]
+
+
+def test_an_archives_driver_is_warned_of_in_its_installed_version_alone(tmp_path: Path) -> None:
+    """The one that the catalog knows of Debian 13 is below the floor, and an update of it is not."""
+    none = dict.fromkeys(("cuda", "cudnn", "nccl", "tensorflow", "pytorch"), "none")
+    root = Root(tmp_path)
+    root.gpu("1db6")  # V100
+    put(root.root, "/etc/os-release", 'ID=debian\nVERSION_ID="13"\n')
+    before = plan_for_probe(root.probe(), {"driver": "535", "driver_source": "distro", **none}, load_catalog())
+    assert before.components["driver"]
+    assert "security-floor" in [warning.code for warning in before.warnings]
+    root.verify(before)
+    names = [package.name for package in before.components["driver"].packages]
+    root.remove(*names)
+    root.add(dict.fromkeys(names, "535.309.01-1"))
+    for library in ("libcuda", "libnvidia-ml"):
+        path = put(root.root, f"/usr/lib/x86_64-linux-gnu/{library}.so.535.309.01", b"\x7fELF\x02")
+        path.with_name(f"{library}.so.1").symlink_to(path.name)
+    put(
+        root.root,
+        "/var/lib/dpkg/info/libnvidia-tesla-535-cuda1.list",
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.535.309.01\n",
+    )
+    root.load("535.309.01", "Kernel Module")
+    after = plan_for_probe(root.probe(), none, load_catalog())
+    assert next(r.choice for r in after.reasons if r.component == "driver") == "535.309.01"
+    assert "security-floor" not in [warning.code for warning in after.warnings]
 
 
 def test_a_driver_of_others_with_known_vulnerabilities_stays_with_a_warning(tmp_path: Path) -> None:
