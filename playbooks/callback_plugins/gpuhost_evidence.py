@@ -48,6 +48,10 @@ if _requirement and (_refusal := unsupported(__version__, _requirement.group(1))
 gc.freeze()
 gc.set_threshold(10_000)
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import bytecode  # noqa: E402
+
+bytecode.use()
+
 from ansible_collections.gpuhost.stack.plugins.callback import evidence  # noqa: E402
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.actions import no_hosts  # noqa: E402
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import paths  # noqa: E402

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -76,26 +75,20 @@ def imported(root: Path, file: str) -> set[str]:
 
 
 def sources(root: Path, *folders: str) -> set[str]:
-    files = {path for folder in folders for path in (root / folder).rglob("*.py")}
-    found = {str(path.relative_to(root)) for path in files if path.name != "__init__.py" or path.stat().st_size}
-    return {name for name in found if "/collections/" not in name}
+    found = {str(path.relative_to(root)) for folder in folders for path in (root / folder).rglob("*.py")}
+    return {name for name in found if not name.endswith("__init__.py") and "/collections/" not in name}
 
 
 def needed(root: Path, files: Iterable[str]) -> set[str]:
-    """Return the modules of plugins/ that these files import, directly or through others, and themselves.
-
-    With the packages of these modules, which Python imports first.
-    """
-    names = sources(root, "plugins")
-    modules = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in names}
+    """Return the modules of plugins/ that these files import, directly or through others, and themselves."""
+    modules = {name.removesuffix(".py").replace("/", "."): name for name in sources(root, "plugins")}
     found: set[str] = set()
     todo = list(files)
     while todo:
         file = todo.pop()
         if file not in found:
             found.add(file)
-            prefixes = {each for name in imported(root, file) for each in accumulate(name.split("."), "{}.{}".format)}
-            todo += [modules[name] for name in prefixes if name in modules]
+            todo += [modules[name] for name in imported(root, file) if name in modules]
     return found
 
 
@@ -161,8 +154,6 @@ def test_a_module_that_only_its_like_import_is_not_used(tmp_path: Path) -> None:
     for name, text in {
         "plugins/filter/f.py": f"from {COLLECTION}plugins.utils import used\nFILTERS = {{'x': used, \"kept\": used}}",
         "plugins/filter/g.py": 'FILTERS = {"unnamed": 1}',
-        "plugins/utils/__init__.py": f"from {COLLECTION}plugins.utils import first",
-        "plugins/utils/first.py": "",
         "plugins/utils/used.py": "",
         "plugins/utils/left.py": f"import {COLLECTION}plugins.utils.over",
         "plugins/utils/over.py": f"from {COLLECTION}plugins.utils import left",
@@ -170,5 +161,4 @@ def test_a_module_that_only_its_like_import_is_not_used(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    of_the_package = {f"plugins/utils/{name}.py" for name in ("__init__", "first", "used")}
-    assert needed(tmp_path, entered(tmp_path)) == {"plugins/filter/f.py", *of_the_package}
+    assert needed(tmp_path, entered(tmp_path)) == {"plugins/filter/f.py", "plugins/utils/used.py"}

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import the modules of this collection from their bytecode, as Python imports all others.
 
-Ansible's loader of collections compiles each module again in each process that imports it, which took a tenth of a run
-with nothing to do, and of a role in another playbook. Imports the standard library alone.
+Ansible's loader of collections compiles each module again in each run, which took a tenth of a run with nothing to do.
+Imports the standard library alone.
 """
 
 from __future__ import annotations
