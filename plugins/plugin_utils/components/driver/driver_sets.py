@@ -62,5 +62,5 @@ def check_display(context: ResolveContext, findings: Findings) -> None:
 
 
 def installed(context: ResolveContext) -> dict[str, str]:
-    """Return the versions of the host's packages; those of other architectures have names such as `x:i386`."""
-    return {package.name: package.version or "" for package in context.host.packages}
+    """Return the versions of the host's own packages; those of other architectures (`:i386`) are left out."""
+    return {package.name: package.version or "" for package in context.host.packages if ":" not in package.name}

@@ -128,7 +128,9 @@ def test_a_set_changes_as_a_whole_set_of_its_kind() -> None:
     assert (
         made(probe(GDM, {**compute, "libnvidia-gl-570": "570.211.01-0ubuntu1"})).components["driver"].profile == "full"
     )
-    assert made(probe(GDM, {**compute, "libnvidia-gl-570:i386": "570"})).components["driver"].profile == "compute"
+    for foreign in ("libnvidia-gl-570:i386", "libgl1-nvidia-glvnd-glx:i386"):
+        found = probe(GDM, {**compute, foreign: "570.211.01-0ubuntu1"})
+        assert made(found).components["driver"].profile == "compute"
 
 
 def test_an_empty_metapackage_has_no_opengl() -> None:
