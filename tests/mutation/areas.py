@@ -51,6 +51,7 @@ AREAS = {
             "modules/test_stack_state.py",
             "action/test_stack_plan.py",
             "module_utils/packages/test_one_gate.py",
+            "matrix/test_changes.py",
         ),
     ),
     "packages": Area(

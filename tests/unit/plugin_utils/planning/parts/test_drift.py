@@ -234,6 +234,17 @@ def test_the_fingerprint_of_the_plan_is_made_of_the_plan() -> None:
     assert before["plan"].fingerprint != planned["plan"].fingerprint
 
 
+def test_the_order_of_the_entries_of_a_plan_is_no_change() -> None:
+    """The fingerprint on a host was made by another release, whose plan listed them in another order."""
+    managed = {**MANAGED, "plan": ManagedPart(("driver",), (), {})}
+    entries = [("url", "http://mirror/"), ("key_fingerprint", "F" * 40)]
+    one, other = (
+        drift.parts(dataclasses.replace(PLAN, repository=dict(order)), managed, FINGERPRINTS)["plan"].fingerprint
+        for order in (entries, entries[::-1])
+    )
+    assert one == other
+
+
 def test_each_missing_fingerprint_is_refused() -> None:
     for name in ("nvidia_repo", "nvidia_driver", "env_paths"):
         known = {role: text for role, text in FINGERPRINTS.items() if role != name}
