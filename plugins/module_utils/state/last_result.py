@@ -153,9 +153,7 @@ def _keep_passed(directory: str, record: dict[str, Any]) -> None:
     if pending is None:
         return
     right = {name for name, outcome in _outcomes(record).items() if outcomes.is_right(outcome)}
-    passed = sorted(right.union(pending.get("passed") or ()))
-    if passed != pending.get("passed"):
-        store.write(directory, store.PENDING, dict(pending, passed=passed))
+    store.write(directory, store.PENDING, dict(pending, passed=sorted(right.union(pending.get("passed") or ()))))
 
 
 def worse(directory: str) -> list[str]:

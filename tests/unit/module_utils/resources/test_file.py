@@ -248,16 +248,18 @@ def test_what_a_role_wants_at_a_path(tmp_path, before, wanted, after):
     assert file.apply(each, effects()) == {}
 
 
-def test_a_directory_goes_with_the_last_of_its_files_and_stays_with_anothers(tmp_path):
+def test_a_directory_goes_with_the_last_of_its_files_and_stays_with_another_one(tmp_path):
     def gone(name):
         return file.Wanted(str(tmp_path / name), b"" if "/" in name else None, mode=None, is_absent=True)
 
-    for name in ("a/one", "b/one", "b/theirs"):
+    for name in ("a/one", "b/one", "b/theirs", "c/ours"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    found = file.apply([gone("a"), gone("a/one"), gone("b/one"), gone("b")], effects())
-    assert list(found) == [str(tmp_path / name) for name in ("a/one", "b/one", "a")]
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["b", "b/theirs"]
+    changed = file.Wanted(str(tmp_path / "c/ours"), **FILE)
+    found = file.apply([gone("a"), gone("a/one"), gone("b/one"), gone("b"), changed, gone("c")], effects())
+    assert list(found) == [str(tmp_path / name) for name in ("a/one", "b/one", "c/ours", "a")]
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["b", "b/theirs", "c", "c/ours"]
 
 
 def test_a_link_to_a_directory_is_the_directory(tmp_path):

@@ -255,6 +255,8 @@ def test_a_line_that_was_removed_is_no_line_to_disable(root: Path, systemd: Syst
 def test_a_service_that_was_not_enabled_is_left_so(root: Path, systemd: Systemd) -> None:
     def change(_root: Path) -> None:
         systemd.text = SERVICE.replace("not-found", "masked").replace("UnitFileState=\n", "UnitFileState=disabled\n")
+        link = root / "etc/systemd/system/multi-user.target.wants/nvidia-fabricmanager.service"
+        link.symlink_to("/lib/systemd/system/nvidia-fabricmanager.service")
 
     assert repairs_after(change, root, systemd) == {}
 

@@ -17,7 +17,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_re
 
 from tests.unit.module_utils.host_files import put
 
-EVIDENCE = {"status": "fail", "checks": [{"id": "a.b", "status": "fail", "remedy": "do this"}]}
+KEPT = {"status": "waived", "found": "2 GB", "reason": "waived until 2027-01-01: old", "cause": "c", "setting": "s"}
+EVIDENCE = {"status": "fail", "checks": [{"id": "a.b", **KEPT, "remedy": "do this"}]}
 SMI = NvidiaSmi((SmiGpu(pci_address="0000:1b:00.0", uuid="GPU-2"), SmiGpu(uuid="GPU-3")))
 GPUS = [{"pci_address": "0000:1a:00.0", "uuid": None}, {"pci_address": "0000:1b:00.0", "uuid": "GPU-2"}]
 
@@ -38,7 +39,7 @@ def test_a_host_of_which_nothing_can_be_read_has_a_result(tmp_path: Path) -> Non
     put(tmp_path, "/proc/driver/nvidia/version", "nonsense\n")
     found = last_result.compose(str(tmp_path), None, EVIDENCE)
     assert (found["driver"], found["boot_id"], found["kernel_log"]) == (None, None, None)
-    assert found["checks"] == {"a.b": {"status": "fail"}}
+    assert found["checks"] == {"a.b": KEPT}
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,13 @@ def test_what_cannot_be_measured_before_a_change_has_the_last_answer(
     found = last_result.with_last({"gpus": GPUS, "checks": {**fresh, "driver.nvidia_smi": {"status": "fail"}}}, last)
     assert found["checks"]["cuda.devices"]["status"] == expected
     assert found["checks"]["driver.nvidia_smi"]["status"] == "fail"
+
+
+@pytest.mark.parametrize("name", ["gpu.answers", "cuda.devices", "tensorflow.devices", "pytorch.devices", "idle.gpus"])
+def test_what_asks_the_gpus_is_of_no_use_while_another_module_is_loaded(name: str) -> None:
+    last = {"gpus": GPUS, "checks": {name: {"status": "pass"}}}
+    found = last_result.with_last({"gpus": GPUS, "checks": {**DIFFERS, name: {"status": "fail"}}}, last)
+    assert found["checks"][name]["status"] == "pass"
 
 
 def test_a_damaged_result_is_none_and_one_of_a_later_release_is_refused(tmp_path: Path) -> None:
