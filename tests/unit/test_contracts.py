@@ -23,7 +23,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources import service
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.changes import Removal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING
@@ -33,6 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers i
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
 from tests.unit.playbooks import rendering
+from tests.unit.requested import requested
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (PROJECT / "roles").iterdir() if path.is_dir())
@@ -40,7 +40,7 @@ TASK_FILES = sorted([*PROJECT.glob("roles/*/tasks/*.yml"), *PROJECT.glob("playbo
 SCENARIOS = sorted(path.parent for path in PROJECT.glob("molecule/*/molecule.yml"))
 # A default that a run of the playbooks gives, or that of a role that is used alone.
 GIVEN = re.compile(r"\{\{ __\w+?(?:_inputs\.\w+|_planned) \| default\((['\[\d].*)\) \}\}")
-NO_PLAN = Plan(request=user_request.from_mapping({}), components=NOTHING)
+NO_PLAN = Plan(request=requested({}), components=NOTHING)
 NO_DIFF = PlanDiff((), Cleanup(), {part.name: Removal() for part in PARTS_OF_REGISTRY})
 
 

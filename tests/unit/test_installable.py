@@ -18,7 +18,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import lock_texts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
@@ -31,6 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import identify_gpus
 from packaging import specifiers, tags
 
+from tests.unit.requested import requested
 from tools.docs.codes import PROBLEMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,7 +171,7 @@ def test_a_plan_is_refused_for_what_the_index_lacks_or_can_be_installed(distro: 
     every = list(hosts(distro, "x86_64"))
     questions = [*((host, {}) for host in every), *zip(itertools.cycle(every), requests(), strict=False)]
     for host, asked in questions:
-        made = plan_once(CATALOG, user_request.from_mapping(asked), host)
+        made = plan_once(CATALOG, requested(asked), host)
         codes = {problem.code for problem in made.problems}
         wheel = has_wheel(asked, host.pythons[0]) if asked else None
         if wheel is not None:

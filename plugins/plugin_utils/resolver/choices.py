@@ -295,9 +295,8 @@ class Published:
         return self.advises(versions.series(version, self.parts))
 
     def example(self) -> str:
-        """Return the newest series that is advised; empty where there is none."""
-        advised = [version for version in self.versions if self.is_advised(version)]
-        return versions.series(max(advised, key=versions.key), self.parts) if advised else ""
+        """Return the newest series that is advised."""
+        return versions.series(max(filter(self.is_advised, self.versions), key=versions.key), self.parts)
 
 
 def published(choices: Choices, catalog: Catalog, name: str) -> Published:

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import LATEST, PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.request import LATEST, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import of_request
@@ -60,18 +60,10 @@ def asking(**values: str) -> Request:
     return Request({name: variable.default for name, variable in of_request().items()}).but(**values)
 
 
-def from_mapping(values: Mapping[str, Any]) -> Request:
-    """Return the request for variables without `gpu_stack_`; raises PlanInputError that lists all wrong ones."""
-    reading = read(values)
-    if reading.errors:
-        raise PlanInputError("; ".join(reading.errors.values()))
-    return reading.request
-
-
-def read(values: Mapping[str, Any], catalog: Catalog | None = None) -> Reading:
+def read(values: Mapping[str, Any], catalog: Catalog) -> Reading:
     """Return the request with the defaults in place of invalid values, the errors and what was understood.
 
-    catalog: where the examples in the errors are from; there are none without it.
+    values: by the name of the variable, without its prefix; catalog: where the examples in the errors are from.
     """
     known = of_request()
     errors = {
@@ -133,7 +125,7 @@ def _gpus(value: Any) -> str:
     return ",".join(f"{match[1] or '0000'}:{match[2]}" if match else text for text, match in found) or "none"
 
 
-def _expected(variable: Variable, text: str, catalog: Catalog | None) -> str | None:
+def _expected(variable: Variable, text: str, catalog: Catalog) -> str | None:
     """Return what is expected instead of a value; None if it is valid."""
     words = tuple(variable.choices)
     if text in words:
@@ -154,14 +146,14 @@ def _expected(variable: Variable, text: str, catalog: Catalog | None) -> str | N
     return None if accepts[variable.type] else variable.expected or "true or false"
 
 
-def _expected_of_version(variable: Variable, text: str, catalog: Catalog | None) -> str | None:
+def _expected_of_version(variable: Variable, text: str, catalog: Catalog) -> str | None:
     if _VERSION.fullmatch(text):
         return None
     words = tuple(variable.choices)
     # Input methods for Chinese and Japanese type digits and dots of full width.
     number = _NUMBER.search(_BUILD.sub(r"\1.\2", unicodedata.normalize("NFKC", text)))
     near = f"; did you mean {re.sub('[,-]', '.', number.group())}?" if number else spelling.hint(text, words)
-    example = published(CHOICES, catalog, variable.option).example() if catalog else ""
+    example = published(CHOICES, catalog, variable.option).example()
     part = BY_NAME.get(variable.option)
     if text.startswith("-"):
         near = ""
@@ -171,7 +163,7 @@ def _expected_of_version(variable: Variable, text: str, catalog: Catalog | None)
         near = f"; for two side by side, run with {both[1]} and then {both[2]}: gpu_stack_keep_cuda says how many stay"
     elif part in FRAMEWORKS and _UNRELEASED.search(text):
         near = f"; for a build that is no release, {part.role}_lock names its lock file"
-    return f"{', '.join(words)}, a version or the first parts of one{f', such as {example}' if example else ''}{near}"
+    return f"{', '.join(words)}, a version or the first parts of one, such as {example}{near}"
 
 
 def _more(variable: Variable, text: str) -> str:

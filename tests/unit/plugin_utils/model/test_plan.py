@@ -88,7 +88,7 @@ def planned_by_the_frozen_catalog() -> Iterator[Plan]:
     requests: list[dict[str, str]] = [{}, {"cuda": "12.7"}, {"driver_source": "distro", "cuda_source": "distro"}]
     for request, packages, *gpus in itertools.product(requests, ((), KEPT_DRIVER), (H200, A100), (H200, K80)):
         host = Host("ubuntu-24.04", "x86_64", gpus=tuple(map(HostGpu, gpus)), packages=packages)
-        yield plan_for_reading(frozen_catalog(), user_request.read(request), host)
+        yield plan_for_reading(frozen_catalog(), user_request.read(request, frozen_catalog()), host)
 
 
 def test_what_is_read_from_a_plans_json_is_the_plan() -> None:

@@ -11,6 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.us
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.requested import requested
 
 
 @pytest.mark.parametrize(
@@ -50,12 +51,12 @@ from tests.unit.frozen_catalog import frozen_catalog
     ],
 )
 def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, str]) -> None:
-    assert user_request.from_mapping(values)[expected[0]] == expected[1]
+    assert requested(values)[expected[0]] == expected[1]
 
 
 @pytest.mark.parametrize("word", sorted(word for word in BOOLEANS if isinstance(word, str)))
 def test_a_bool_is_what_ansible_takes_it_for(word: str) -> None:
-    assert user_request.from_mapping({"adopt": word.title()})["adopt"] == str(boolean(word)).lower()
+    assert requested({"adopt": word.title()})["adopt"] == str(boolean(word)).lower()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_bool_is_what_ansible_takes_it_for(word: str) -> None:
         {"cude": "13"},
         {"cuda": ["12.9", "13.2"], "nccl": {"a": 1}},
         {"driver": "newst", "cudnn": "atuo"},
-        {"driver_source": False},
+        {"driver_source": True},
         {"repository_url": "mirror.example.org"},
         {"repository_key_fingerprint": "8793F200"},
         {"keep_cuda": 0},
@@ -108,8 +109,9 @@ def test_the_error_lists_every_wrong_value(values: dict[str, Any], snapshot: Sna
     ids=str,
 )
 def test_what_a_word_was_taken_for_is_said(values: dict[str, Any], snapshot: SnapshotAssertion) -> None:
-    assert list(user_request.read(values).notes.values()) == snapshot
+    assert list(user_request.read(values, frozen_catalog()).notes.values()) == snapshot
 
 
 def test_nothing_is_said_about_what_is_plain() -> None:
-    assert user_request.read({"cuda": "auto", "driver": "none", "tensorflow": 2.21, "leftovers": "remove"}).notes == {}
+    values = {"cuda": "auto", "driver": "none", "tensorflow": 2.21, "leftovers": "remove"}
+    assert user_request.read(values, frozen_catalog()).notes == {}

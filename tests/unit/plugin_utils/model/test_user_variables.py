@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.declared import (
     declared,
     of_request,
@@ -24,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import vari
 
 from tests.unit.ansible_runs import run_playbook
 from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.requested import requested
 
 PROJECT = Path(__file__).resolve().parents[4]
 INTERNAL = yaml.safe_load((PROJECT / "playbooks/group_vars/all/internal.yml").read_text())
@@ -50,7 +50,7 @@ def texts(*folders: str) -> dict[str, str]:
 
 def test_the_fields_of_the_request_are_the_declared_variables_in_their_order() -> None:
     assert list(asking()) == list(of_request())
-    assert asking() == user_request.from_mapping({})
+    assert asking() == requested({})
 
 
 @pytest.mark.parametrize("name", declared())

@@ -9,12 +9,12 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.components import KINDS
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_from_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import NOTHING
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
 from tests.unit import plans
+from tests.unit.requested import requested
 
 # The plan of a Debian 12 host with two H200 and every component, as JSON.
 PLANNED: dict[str, Any] = json.loads(
@@ -71,7 +71,7 @@ def make_plan(
     """Return a plan for Debian 12 with these components; url: of NVIDIA's repository."""
     parts = NOTHING.but(**{name: component(name, data) for name, data in (components or {}).items()})
     repository = {"url": url, "key_fingerprint": KEY_FINGERPRINT} if url else None
-    asked = user_request.from_mapping(request or {})
+    asked = requested(request or {})
     return Plan(distribution="debian-12", request=asked, components=parts, repository=repository)
 
 

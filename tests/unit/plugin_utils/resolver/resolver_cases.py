@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PublishedRun
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once, resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 
 from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.requested import requested
 
 # PCI ids as lspci prints them for these cards (pci.ids), with NVIDIA's published compute capability.
 GPUS = {
@@ -56,7 +56,7 @@ def plan_untried(distro, *gpus, offers=None, host=None, catalog=None, **request)
 def _planned(by, distro, gpus, offers, host, catalog, request):
     devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
     made = Host(distro, **{"architecture": "x86_64", "gpus": devices, "offers": offers, **(host or {})})
-    return by(catalog or frozen_catalog(), user_request.from_mapping(request), made).to_json()
+    return by(catalog or frozen_catalog(), requested(request), made).to_json()
 
 
 def with_published_run(first, capability):
@@ -70,7 +70,7 @@ def problems(distro, *gpus, host=None, catalog=None, **request):
     """Return code, message and general remedy of each problem, which users see where no plan is a remedy."""
     devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
     made = Host(distro, **{"architecture": "x86_64", "gpus": devices, **(host or {})})
-    made = plan_once(catalog or frozen_catalog(), user_request.from_mapping(request), made)
+    made = plan_once(catalog or frozen_catalog(), requested(request), made)
     return [(problem.code, problem.message, problem.remedy) for problem in made.problems]
 
 

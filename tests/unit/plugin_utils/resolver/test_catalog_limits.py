@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 
 from tests.unit.plugin_utils.resolver.plain_catalog import num, raw
+from tests.unit.requested import requested
 
 PUBLISHED = yaml.safe_load((Path(__file__).resolve().parents[3] / "fixtures/cuda/published.yml").read_text())
 TOOLKITS = {t["version"]: t for t in raw("cuda")["toolkits"]}
@@ -29,7 +29,7 @@ def asked(host=(), capability="7.5", distro="ubuntu-24.04", pci_id="10de:ffff", 
     gpu = HostGpu(pci_id, "0000:01:00.0", "GPU", capability)
     made = plan_once(
         load_catalog(),
-        user_request.from_mapping({**NOTHING, "cuda_source": "nvidia", **request}),
+        requested({**NOTHING, "cuda_source": "nvidia", **request}),
         Host(distro, "x86_64", gpus=(gpu,), **dict(host)),
     )
     return made, [problem.code for problem in made.problems]

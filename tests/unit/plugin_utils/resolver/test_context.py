@@ -9,7 +9,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components import cuda, libraries, tensorflow
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.driver import drivers
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
@@ -18,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, plan_untried
+from tests.unit.requested import requested
 
 H200 = Gpu("10de:2335", "NVIDIA H200", "9.0", "Hopper", "either")
 V100 = Gpu("10de:1db4", "Tesla V100", "7.0", "Volta", "proprietary")
@@ -39,7 +39,7 @@ HOST = Host(
     display="display manager gdm3.service",
     packages=(Package("libnvidia-gl-580", "580.126.16-1ubuntu1"),),
 )
-REQUEST = user_request.from_mapping(
+REQUEST = requested(
     {
         "driver": "580",
         "driver_source": "nvidia",

@@ -6,7 +6,6 @@ import random
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.versions import is_newer
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import plan_once
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.registry import CHOICES
@@ -14,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, debian_offers, picked
+from tests.unit.requested import requested
 
 # The choices whose versions are decided before that of another one.
 BEFORE = {
@@ -47,7 +47,7 @@ REQUESTS = [
 def plan(distro, *gpus, host=None, catalog=None, **request):
     """Return a plan as JSON."""
     made = Host(distro, "x86_64", gpus=tuple(HostGpu(GPUS[gpu][0]) for gpu in gpus), **(host or {}))
-    return plan_once(catalog or load_catalog(), user_request.from_mapping(request), made).to_json()
+    return plan_once(catalog or load_catalog(), requested(request), made).to_json()
 
 
 def cases(seed, count):

@@ -14,7 +14,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     OfTheirTime,
     SourceOnly,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
@@ -23,6 +22,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import plan
+from tests.unit.requested import requested
 
 PROJECT = Path(__file__).resolve().parents[4]
 
@@ -301,7 +301,7 @@ def test_a_lock_that_does_not_exist_is_named_where_it_is_what_limits(
 ) -> None:
     catalog = with_locks("pytorch-2.7.1-cu126-py3.11.txt", "pytorch-2.15.0-cu132-py3.11.txt", *locked)
     host = Host("debian-12", "x86_64", gpus=(HostGpu("10de:2335"),))
-    request = user_request.from_mapping({"cuda": "12.6", "tensorflow": "none", "pytorch": "auto"})
+    request = requested({"cuda": "12.6", "tensorflow": "none", "pytorch": "auto"})
     made = resolve(catalog, request, host)
     (reason,) = (reason for reason in made.reasons if reason.component == "pytorch")
     assert reason.choice == version

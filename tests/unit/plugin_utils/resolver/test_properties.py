@@ -7,7 +7,6 @@ import gc
 import sys
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, read_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs import user_request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.catalogs import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.inputs.user_request import asking
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.components.plans import resolve
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.unit.plugin_utils.resolver.plain_catalog import raw
 from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, debian_offers
+from tests.unit.requested import requested
 
 DISTROS = sorted(load_catalog().distros)
 
@@ -97,7 +97,7 @@ def holds(request, host, locks=()):
 @GIVEN
 @given(host=HOSTS, asked=REQUESTS)
 def test_the_same_question_has_the_same_answer_and_refusals_have_remedies_with_which_there_is_a_plan(host, asked):
-    request = user_request.from_mapping(asked)
+    request = requested(asked)
     made = resolve(load_catalog(), request, host)
     assert made == resolve(load_catalog(), request, host)
     if made.ok:

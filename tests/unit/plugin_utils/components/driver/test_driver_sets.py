@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.planning_cases import PROBE
+from tests.unit.requested import requested
 
 RTX_4090 = {"pci_address": "0000:01:00.0", "pci_id": "10de:2684", "class": "0300", "kernel_driver": "nvidia"}
 GDM = {"manager": "gdm3.service", "graphical": True, "connected": ["card1-DP-1"]}
@@ -357,7 +358,7 @@ def test_every_set_has_its_full_counterpart_and_known_names() -> None:
 
 
 def test_the_request_knows_the_profiles() -> None:
-    assert user_request.from_mapping({})["driver_profile"] == "auto"
+    assert requested({})["driver_profile"] == "auto"
     (problem,) = made(probe(), driver_profile="desktop").problems
     assert problem.code == "invalid-request"
     assert "gpu_stack_driver_profile is 'desktop'; expected one of auto, compute, full" in problem.message

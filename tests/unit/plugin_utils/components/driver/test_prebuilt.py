@@ -208,6 +208,13 @@ def test_a_request_that_no_prebuilt_modules_fit(distribution: str, request_: dic
     assert found.remedies
 
 
+@pytest.mark.parametrize(("driver", "is_refused"), [("auto", False), ("580", True)])
+def test_without_a_gpu_the_modules_of_a_driver_matter_where_one_is_asked_for(driver: str, is_refused: bool) -> None:
+    request = {"driver": driver, "driver_module_source": "prebuilt", "expect_gpus": "0"}
+    found = plan({"kernel": "6.1.0-56-amd64", "gpus": ()}, "debian-12", **request)
+    assert [problem.code for problem in found.problems] == ["no-prebuilt-modules"] * is_refused
+
+
 def test_debian_with_secure_boot_builds_its_modules() -> None:
     found = driver(plan({"kernel": "6.1.0-56-amd64"}, "debian-12"))
     assert found.module_source == "dkms"
