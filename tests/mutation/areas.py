@@ -35,7 +35,13 @@ AREAS = {
     ),
     "checks": Area(
         ("plugins/module_utils/checks/*.py", "plugins/module_utils/nvidia/*.py"),
-        ("module_utils/checks", "module_utils/nvidia", "modules", "matrix"),
+        (
+            "module_utils/checks",
+            "module_utils/nvidia",
+            "modules",
+            "matrix",
+            "module_utils/verdict/test_command_line.py",
+        ),
         frameworks=True,
     ),
     "drift": Area(

@@ -214,3 +214,12 @@ def test_what_a_refusal_says(name: str, asked: dict[str, str], tmp_path: Path, s
 def test_the_reason_says_why(name: str, asked: str, why: str, tmp_path: Path) -> None:
     reasons = planned(host(tmp_path, **HOSTS[name]), name, asked).reasons
     assert why in next(reason.because for reason in reasons if reason.component == "driver")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("the same, not loaded", "proprietary"), ("others', waits for a reboot", "open")]
+)
+def test_packages_name_the_modules_of_a_driver_that_is_not_loaded(name: str, expected: str, tmp_path: Path) -> None:
+    kept = planned(host(tmp_path, **HOSTS[name]), name, "").kept_driver
+    assert kept is not None
+    assert kept.kernel_modules == expected
