@@ -181,6 +181,20 @@ def test_pcie_replays_are_judged_by_the_links_speed(grown: int, seconds: float, 
     assert of(gpu_counters.growth(before, after, seconds, ROWS)) == [(outcome, f"replay_counter +{grown}")]
 
 
+@pytest.mark.parametrize(
+    ("shown", "is_not"),
+    [("max_link_gen>5<", "max_link_gen>N/A<"), ("current_link_width>16x<", "current_link_width>N/A<")],
+)
+@pytest.mark.parametrize(("grown", "outcome"), [(8, "pass"), (9, "warn")])
+def test_a_link_whose_speed_is_not_printed_is_judged_as_gen_3(
+    shown: str, is_not: str, grown: int, outcome: str
+) -> None:
+    document = published.document("b200").replace(shown, is_not)
+    assert document != published.document("b200")
+    before, after = (counters(document.replace("replay_counter>0", f"replay_counter>{n}", 1), "") for n in (0, grown))
+    assert of(gpu_counters.growth(before, after, 60, ROWS)) == [(outcome, f"replay_counter +{grown}")]
+
+
 @pytest.mark.parametrize(("grown", "outcome"), [(62, "pass"), (63, "warn")])
 def test_an_idle_link_of_pcie_6_is_judged_by_the_lanes_that_it_has(grown: int, outcome: str) -> None:
     change = ("<replay_counter>0", f"<replay_counter>{grown}")
