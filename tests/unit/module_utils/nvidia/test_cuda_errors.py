@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import HARDWARE, HOST
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 
@@ -115,6 +116,20 @@ def test_each_number_has_a_meaning_and_a_remedy(snapshot) -> None:
     assert {key: cuda_errors.remedy(key) for key in cuda_errors.ERRORS} == snapshot
     assert {34, 35, 46, 100, 101, 802, 803, 804, 999} <= set(cuda_errors.ERRORS)
     assert cuda_errors.remedy(1) is None
+
+
+def test_no_change_is_undone_for_what_no_version_is_the_reason_of() -> None:
+    """Names as the driver's documentation has them: an ECC error and an NVLink's, a launch timeout, peers, MPS."""
+    blamed = {
+        cause: {key for key in cuda_errors.ERRORS if cuda_errors.cause([key]) == cause} for cause in (HARDWARE, HOST)
+    }
+    assert blamed[HARDWARE] == {214, 220}
+    assert {key for key in blamed[HOST] if isinstance(key, int)} == {702, 711, 805, 806, 807}
+    of_the_system = {"No space left on device", "SIGKILL", "locked memory", "open files", "threads"}
+    assert blamed[HOST] >= of_the_system | {
+        f"NCCL's {of}" for of in ("NVLink SHARP", "connections", "network interface")
+    }
+    assert not any(cuda_errors.cause([key]) for key in set(cuda_errors.ERRORS) - blamed[HARDWARE] - blamed[HOST])
 
 
 @pytest.mark.parametrize(
