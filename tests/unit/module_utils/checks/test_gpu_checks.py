@@ -579,7 +579,10 @@ READINGS: dict[str, list[tuple[dict[str, str], str, str]]] = {
         (clock("210", "idle"), "pass", "no hardware slowdown"),
         (clock("210", "power"), "pass", "no hardware slowdown"),
         # A T4 (585 of 1590), whose vendor sets that.
-        (clock("585", "app", **{DEFAULT_CLOCK: "585 MHz", APPLICATIONS_CLOCK: "585 MHz"}), "pass", "no hardware slowdown"),
+        (
+            clock("585", "app", **dict.fromkeys((DEFAULT_CLOCK, APPLICATIONS_CLOCK), "585 MHz")),
+            "pass", "no hardware slowdown",
+        ),
         (
             clock("1980", load="0 %", **{DEFAULT_CLOCK: "1980 MHz", APPLICATIONS_CLOCK: "405 MHz"}),
             "warn", "applications' graphics_clock 405 MHz of 1980 (default)",
