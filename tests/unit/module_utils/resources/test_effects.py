@@ -107,7 +107,8 @@ def test_without_a_running_systemd_and_grub_nothing_has_to_be_told(monkeypatch: 
     monkeypatch.setattr(effects.shutil, "which", lambda name: None)
     host = Host()
     found = Effects(host)
-    found.begin([f"{UNITS}/a.timer", "/etc/grub.d/07_gpuhost", "/etc/ld.so.conf.d/a.conf"], [])
+    timer = f"{UNITS}/a.timer"
+    found.begin([timer, "/etc/grub.d/07_gpuhost", "/etc/ld.so.conf.d/a.conf"], [timer])
     assert found.run() == []
     assert host.ran == ["ldconfig"]
 

@@ -100,6 +100,8 @@ def test_nothing_is_asked_and_nothing_found_of_what_is_not_watched(root: Path) -
     def run(argv: list[str], timeout: float) -> Answer:
         raise AssertionError(argv)
 
+    (root / "etc/environment").write_text("LD_LIBRARY_PATH=/x\n")
+    (root / "proc/cmdline").write_text("ro modprobe.blacklist=nvidia")
     assert observe(str(root), {}, run) == {}
     assert observe(str(root), {name: None for kind in kinds.KINDS for name in kind.watches}, run) == {}
 
