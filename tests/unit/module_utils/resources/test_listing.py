@@ -133,7 +133,7 @@ def test_a_missing_directory_is_one_line(tmp_path: Path) -> None:
         ("missing", "l /x", "is new"),
         ("f 644 0:0 9 1", "f 600 7:8 0 2", "mode was 644, is 600, owner was 0:0, is 7:8, size was 9, is 0"),
         ("f 644 0:0 9 1", "f 644 0:0 9 2", "was modified"),
-        ("d 755 0:0", "d 700 0:0", "mode was 755, is 700"),
+        ("d 755 0:0", "d 700 7:0", "mode was 755, is 700, owner was 0:0, is 7:0"),
         ("d 755 0:0", "f 644 0:0 9 1", "was a directory, is a file"),
         ("l a b", "l c d", "pointed to a b, points to c d"),
         ("l x", "o", "was a link, is a special file"),
