@@ -12,16 +12,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shutil
 import stat
 from dataclasses import dataclass
-from typing import Any, Container, Iterable
+from typing import Any, Container, Iterable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.base import Host, Kind, Restoration, States, Watch
 from ansible_collections.gpuhost.stack.plugins.module_utils.resources.effects import Effects
 
 DIRECTORY = "folder"
+MOUNTS = "/proc/self/mounts"
 
 
 class File(Kind):
@@ -246,29 +248,29 @@ def remove_directories(own: list[str], shared: list[str], check: bool = False) -
         if path in own or not os.listdir(path):
             removed.append(path)
             if not check:
-                _remove_tree(path)
+                _remove_tree(os.path.realpath(path), _mount_points())
     return removed
 
 
-def _remove_tree(path: str) -> bool:
+def _remove_tree(path: str, mounts: Sequence[str]) -> bool:
     """Remove a directory except for mount points in it; return whether nothing is left."""
-    if os.path.ismount(path):
+    if path in mounts:
         return False
     empty = True
     for entry in os.scandir(path):
-        if not entry.is_dir(follow_symlinks=False):
-            os.unlink(entry.path)
-        elif not _holds_mount(entry.path):
+        if any((point + "/").startswith(entry.path + "/") for point in mounts):
+            empty = _remove_tree(entry.path, mounts) and empty
+        elif entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
         else:
-            empty = _remove_tree(entry.path) and empty
+            os.unlink(entry.path)
     if empty and os.access(os.path.dirname(path), os.W_OK):  # else it was created for this user, and stays, empty
         os.rmdir(path)
     return empty
 
 
-def _holds_mount(path: str) -> bool:
-    """Return whether `path` or a directory below it is a mount point."""
-    with open("/proc/self/mounts") as stream:
-        points = [line.split()[1] for line in stream]
-    return any(point == path or point.startswith(path.rstrip("/") + "/") for point in points)
+def _mount_points() -> list[str]:
+    """Return where something is mounted, also bind mounts of the same file system, which os.path.ismount leaves out."""
+    with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as stream:
+        points = [line.split(" ")[1] for line in stream]
+    return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal.group(1), 8)), point) for point in points]
