@@ -54,6 +54,7 @@ AREAS = {
             "plugin_utils/planning",
             "module_utils/resources",
             "module_utils/state",
+            "modules/test_apply.py",
             "modules/test_stack_state.py",
             "action/test_stack_plan.py",
             "module_utils/packages/test_one_gate.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -734,3 +735,14 @@ def test_what_an_earlier_release_applied_is_recorded_anew(name: str, root: Path,
     parts = {"packages": {"fingerprint": "f", "watch": {"packages": ["libnccl2"]}}}
     assert applied.record(directory, parts, str(root), systemd)
     assert differences(*place)["packages"]["fingerprint"] == "f"
+
+
+def test_a_record_without_the_links_of_services_is_of_an_earlier_release(root: Path, systemd: Systemd) -> None:
+    def forget(_root: Path) -> None:
+        record = root / "var/lib/gpuhost/applied.json"
+        content = json.loads(record.read_text())
+        del content["parts"]["all"]["resources"]["service_link"]
+        record.write_text(json.dumps(content))
+
+    assert repairs_after(forget, root, systemd) == {}
+    assert differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == []
