@@ -253,7 +253,7 @@ def remove_directories(own: list[str], shared: list[str], check: bool = False) -
 
 
 def _remove_tree(path: str, mounts: Sequence[str]) -> bool:
-    """Remove a directory except for mount points in it; return whether nothing is left."""
+    """Remove a directory except for what is mounted in it; return whether nothing is left. mounts: the mount points."""
     if path in mounts:
         return False
     empty = True
@@ -270,7 +270,7 @@ def _remove_tree(path: str, mounts: Sequence[str]) -> bool:
 
 
 def _mount_points() -> list[str]:
-    """Return where something is mounted, also bind mounts of the same file system, which os.path.ismount leaves out."""
+    """Return the mount points that the kernel lists: os.path.ismount misses bind mounts within one file system."""
     with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as stream:
         points = [line.split(" ")[1] for line in stream]
     return [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal.group(1), 8)), point) for point in points]

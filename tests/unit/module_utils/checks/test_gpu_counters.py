@@ -182,14 +182,14 @@ def test_pcie_replays_are_judged_by_the_links_speed(grown: int, seconds: float, 
 
 
 @pytest.mark.parametrize(
-    ("shown", "is_not"),
+    ("printed", "instead"),
     [("max_link_gen>5<", "max_link_gen>N/A<"), ("current_link_width>16x<", "current_link_width>N/A<")],
 )
 @pytest.mark.parametrize(("grown", "outcome"), [(8, "pass"), (9, "warn")])
 def test_a_link_whose_speed_is_not_printed_is_judged_as_gen_3(
-    shown: str, is_not: str, grown: int, outcome: str
+    printed: str, instead: str, grown: int, outcome: str
 ) -> None:
-    document = published.document("b200").replace(shown, is_not)
+    document = published.document("b200").replace(printed, instead)
     assert document != published.document("b200")
     before, after = (counters(document.replace("replay_counter>0", f"replay_counter>{n}", 1), "") for n in (0, grown))
     assert of(gpu_counters.growth(before, after, 60, ROWS)) == [(outcome, f"replay_counter +{grown}")]

@@ -91,18 +91,21 @@ def test_check_mode_removes_no_directory(tmp_path, directories):
 
 @pytest.mark.parametrize("below", ["", "linked/"], ids=["", "below a link"])
 @pytest.mark.parametrize("kind", ["directory", "file"])
-def test_a_mount_point_stays_with_the_directories_above_it(tmp_path, directories, monkeypatch, below, kind):
+def test_a_mount_point_stays_with_the_directories_above_it_alone(tmp_path, monkeypatch, below, kind):
     """As the kernel lists bind mounts of the same file system, too, which os.path.ismount does not know."""
     (tmp_path / "linked").symlink_to(".")
     mounted = tmp_path / "own" / "data" / "my disk"
     (mounted if kind == "directory" else mounted.parent).mkdir(parents=True)
     (mounted / "file" if kind == "directory" else mounted).write_text("")
+    kept = {mounted.parent, *mounted.parent.rglob("*")}
+    for beside in ("own/dat", "own/data2", "own/data/my", "own/data/my disk2"):  # their names begin alike
+        (tmp_path / beside).mkdir()
+        (tmp_path / beside / "file").write_text("")
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\n/dev/sda1 {mounted.parent}/my\\040disk ext4 rw 0 0\n")
     monkeypatch.setattr(file, "MOUNTS", str(mounts))
-    before = set(mounted.parent.rglob("*"))
     file.remove_directories([f"{tmp_path}/{below}own"], [])
-    assert set((tmp_path / "own").rglob("*")) == {mounted.parent, *before}
+    assert set((tmp_path / "own").rglob("*")) == kept
 
 
 def test_the_mount_points_of_this_machine_are_found():

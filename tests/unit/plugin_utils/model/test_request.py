@@ -69,7 +69,7 @@ def test_a_bool_is_what_ansible_takes_it_for(word: str) -> None:
         {"cude": "13"},
         {"cuda": ["12.9", "13.2"], "nccl": {"a": 1}},
         {"driver": "newst", "cudnn": "atuo"},
-        {"driver_source": True},
+        {"driver_source": False, "cuda_source": True},
         {"repository_url": "mirror.example.org"},
         {"repository_key_fingerprint": "8793F200"},
         {"keep_cuda": 0},
