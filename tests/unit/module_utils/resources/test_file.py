@@ -101,6 +101,7 @@ def test_a_mount_point_stays_with_the_directories_above_it_alone(tmp_path, monke
     for beside in ("own/dat", "own/data2", "own/data/my", "own/data/my disk2"):  # their names begin alike
         (tmp_path / beside).mkdir()
         (tmp_path / beside / "file").write_text("")
+    (mounted.parent / "my d").write_text("")
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\n/dev/sda1 {mounted.parent}/my\\040disk ext4 rw 0 0\n")
     monkeypatch.setattr(file, "MOUNTS", str(mounts))
